@@ -199,13 +199,20 @@ Needs no privileges, and changes nothing. Facts that it is not permitted to read
 Every remedy states its cost. One remedy can make time wrong; its text warns of that.
 
 Exit status: 0 healthy: every clock that can be fast is fast; 1 a clock or a function is slow, or the counter that clocks are \
-read from is not sound; 2 usage error; 3 no such process; 69 not determined; 74 the output cannot be written. With PID, \
+read from is not sound; 2 usage error; 3 no such process; 66 the file of --replay cannot be read; 69 not determined; 74 the output cannot be written. With PID, \
 the verdict is about that process, with NAME the most severe of all; --json then prints a line for each.
 
   fastpath doctor            this host, as a program that is started here sees it
   fastpath doctor 1234       the process 1234
   fastpath doctor postgres   all processes of that name; those with the same findings are described once
-  fastpath doctor --json     the same as data (docs/json.md describes it)")]
+  fastpath doctor --json     the same as data (docs/json.md describes it)
+  fastpath doctor --evidence host.json   ... and writes what it measured, for others, who judge it by:
+  fastpath doctor --replay host.json     the same verdict, reasons and remedies, on any machine of the same kind of CPU
+
+The file of --evidence has: version and clock parameters of the kernel, its clocksources, its log's lines about clocks, and its mitigations; \
+the machine's maker and model, hypervisor, CPU and flags; the comparison of all CPUs' counters and their rates; path and cost of each clock; \
+this fastpath's libc, seccomp mode and time namespace; and what doctor says about all that. It has no names of hosts, users or processes, no \
+paths of yours, no addresses, no serial numbers, and no other process.")]
 pub struct Doctor {
     /// Print one line of JSON
     #[arg(long)]
@@ -214,6 +221,14 @@ pub struct Doctor {
     /// Also print the evidence: each fact with its source
     #[arg(long, short, conflicts_with = "json")]
     pub verbose: bool,
+
+    /// Also write what was measured to this file, without names, to be judged elsewhere; `-` is standard output, which then gets nothing else
+    #[arg(long, value_name = "FILE", conflicts_with = "process")]
+    pub evidence: Option<PathBuf>,
+
+    /// Judge what another doctor has written (--evidence or --json), not this host; `-` is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["process", "evidence"])]
+    pub replay: Option<PathBuf>,
 
     /// Also examine this process, or all processes of this name
     #[arg(value_name = "PID|NAME", add = offered::any())]

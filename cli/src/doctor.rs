@@ -10,6 +10,7 @@ use fastpath_doctor::{Finding, Line, Mark, Options, Proof, Report, Unseen, Verdi
 use crate::args;
 use crate::document;
 use crate::exit;
+use crate::file;
 use crate::output::{self, Paint, note, wrapped};
 use crate::processes::{listed, none_is_called};
 
@@ -22,15 +23,13 @@ const LEAST_SAMPLED: Duration = Duration::from_millis(200);
 
 /// Runs the command; returns its exit status.
 pub fn run(options: &args::Doctor) -> i32 {
+    if let Some(path) = &options.replay {
+        let examined = file::read(path).and_then(|(name, text)| fastpath_report::examined(&text, &name));
+        return print_or_note(options, examined, exit::NO_INPUT);
+    }
     explain_a_long_wait();
     let Some(name) = &options.process else {
-        return match examine(None, SAMPLED) {
-            Ok(report) => print(options, &[report]),
-            Err(why) => {
-                note(why);
-                exit::CANNOT_TELL
-            }
-        };
+        return print_or_note(options, examine(None, SAMPLED), exit::CANNOT_TELL);
     };
     let pids = name.all();
     let sampled = (SAMPLED / pids.len().max(1) as u32).max(LEAST_SAMPLED);
@@ -79,9 +78,35 @@ fn examine(process: Option<i32>, sampled: Duration) -> Result<Report, String> {
     })
 }
 
+/// Prints the report on a host; returns the exit status, `without` if there is no report.
+fn print_or_note(options: &args::Doctor, report: Result<Report, String>, without: i32) -> i32 {
+    match report {
+        Ok(report) => print(options, &[report]),
+        Err(why) => {
+            note(why);
+            without
+        }
+    }
+}
+
+/// Writes the report on a host without names.
+fn write_evidence(path: &Path, report: &Report) -> Result<(), String> {
+    let line = document::line("doctor", &report.without_names())?;
+    file::replace(path, &line).map_err(|error| format!("doctor: {}: {error}", path.display()))
+}
+
 /// Prints the reports; returns the exit status, the most severe first.
 fn print(options: &args::Doctor, reports: &[Report]) -> i32 {
-    let written = if options.json {
+    if let (Some(path), [report]) = (&options.evidence, reports)
+        && let Err(why) = write_evidence(path, report)
+    {
+        note(why);
+        return exit::NOT_WRITTEN;
+    }
+    let is_printed = options.evidence.as_deref().is_some_and(file::is_standard_output);
+    let written = if is_printed {
+        0
+    } else if options.json {
         let printed = reports.iter().map(|report| document::print("doctor", report));
         printed.max().unwrap_or(0)
     } else {

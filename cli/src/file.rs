@@ -1,7 +1,7 @@
-//! Files that other processes read while they are written.
+//! Files that other processes read while they are written, and files from other hosts.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::FromRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
@@ -112,6 +112,40 @@ fn descriptor(fd: i32) -> io::Result<File> {
         // SAFETY: fcntl has just returned this descriptor, and nothing else owns it.
         new => Ok(unsafe { File::from_raw_fd(new) }),
     }
+}
+
+/// Size limit in bytes: the reports of a thousand hosts are shorter. A longer file is something else, or has no end.
+const LONGEST: u64 = 256 << 20;
+
+/// Reads a file with the output of other commands, or standard input (`-`); returns its name and its text.
+///
+/// # Errors
+/// Names the file.
+pub fn read(path: &Path) -> Result<(String, String), String> {
+    let is_standard_input = path == Path::new("-");
+    let name = match is_standard_input {
+        true => "standard input".to_owned(),
+        false => path.to_string_lossy().into_owned(),
+    };
+    let text = match is_standard_input {
+        true => text(io::stdin().lock()),
+        false => File::open(path).and_then(text),
+    };
+    let text = text.map_err(|error| format!("{name}: {error}"))?;
+    Ok((name, text))
+}
+
+fn text(from: impl Read) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    from.take(LONGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LONGEST {
+        return Err(io::Error::other(format!(
+            "longer than {} MiB: this is no host's JSON",
+            LONGEST >> 20
+        )));
+    }
+    // Text that is not UTF-8 is not JSON either; the JSON error reports its position.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Returns whether a file's name means standard output: `-`, as for other commands.
@@ -243,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_is_written_to_and_its_name_stays_even_if_its_file_has_none() {
-        use std::io::{Read, Seek};
+        use std::io::Seek;
         use std::os::fd::AsRawFd;
         let mut file = tempfile::tempfile().unwrap();
         let directory = tempfile::tempdir().unwrap();

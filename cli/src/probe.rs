@@ -32,7 +32,7 @@ fn text(probe: &Probe) -> String {
     }
     let mut functions = output::table(["function", "path", "ns", "system call ns", "verdict"]);
     for report in &probe.functions {
-        functions.add_row(row(report.function, &report.measured));
+        functions.add_row(row(&report.function, &report.measured));
     }
     let mut text = output::wrapped("", &host(probe)) + &format!("\n{table}\n\n{functions}\n");
     text += &vsyscall(probe);

@@ -395,8 +395,8 @@ mod tests {
 
     fn serving() -> PageFacts {
         PageFacts {
-            serves: Some(vec!["MONOTONIC"]),
-            clocks: Some(vec!["MONOTONIC"]),
+            serves: Some(vec!["MONOTONIC".into()]),
+            clocks: Some(vec!["MONOTONIC".into()]),
             age_ns: Some(50_000_000),
             refreshes: Some(10),
             residual_ns: Some(-30),

@@ -13,6 +13,7 @@ use crate::common::{
 const HEALTHY: i32 = 0;
 const SLOW: i32 = 1;
 const NO_SUCH_PROCESS: i32 = 3;
+const NO_INPUT: i32 = 66;
 const UNKNOWN: i32 = 69;
 
 /// More reads than any program makes while it is examined.
@@ -93,6 +94,60 @@ fn json_is_one_line_with_the_content_of_the_text() {
             assert!(text.contains(&first.join(" ")), "{said}: {text}");
         }
     }
+}
+
+#[test]
+fn evidence_has_no_names_and_is_judged_elsewhere_as_it_was_here() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("host.json");
+    let name = file.to_str().expect("a path");
+    let said = finish(doctor(&["--evidence", name])).expect_code(status_of_this_host());
+    let again = finish(doctor(&["--replay", name])).expect_code(status_of_this_host());
+    assert_eq!(again.out, said.out);
+    let written = std::fs::read_to_string(&file).expect("the evidence");
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+    // A name of a few letters can be part of any word.
+    for private in [
+        host.trim(),
+        env!("CARGO_BIN_EXE_fastpath"),
+        "/lib/",
+        "\"name\":\"fastpath\"",
+    ] {
+        assert!(private.len() < 6 || !written.contains(private), "{private}: {written}");
+    }
+    let report: Value = serde_json::from_str(&written).expect("JSON");
+    assert_eq!(
+        (&report["command"], &report["facts"]["here"]["pid"]),
+        (&"doctor".into(), &0.into())
+    );
+    let printed = finish(doctor(&["--evidence", "-"])).expect_code(status_of_this_host());
+    assert_eq!(json(&printed)["verdict"], report["verdict"]);
+}
+
+#[test]
+fn a_file_that_is_no_evidence_is_refused_with_what_to_do() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("host.json");
+    let name = file.to_str().expect("a path");
+    for (text, words) in [
+        ("{", "not JSON"),
+        ("{\"schema\": 2, \"facts\": {}}", "schema 2"),
+        ("{\"schema\": 1, \"hosts\": []}", "doctor --evidence"),
+        (
+            "{\"facts\": {\"kernel\": {\"machine\": \"\\u001b[31mvax\"}}}",
+            "another kind of machine (\\u{1b}[31mvax)",
+        ),
+    ] {
+        std::fs::write(&file, text).expect("a file");
+        let outcome = finish(doctor(&["--replay", name])).expect_code(NO_INPUT);
+        assert!(
+            outcome.err.contains(words) && outcome.err.contains(name),
+            "{outcome:#?}"
+        );
+    }
+    std::fs::remove_file(&file).expect("remove");
+    let outcome = finish(doctor(&["--replay", name])).expect_code(NO_INPUT);
+    assert!(outcome.err.contains("No such file"), "{outcome:#?}");
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub(super) struct Cause {
 
 /// Returns all causes with a proof, the strongest first.
 pub(super) fn from_facts(facts: &Facts) -> Vec<Cause> {
-    if let Some(name) = facts.machine.stand_in {
+    if let Some(name) = facts.machine.stand_in.as_deref() {
         return vec![Cause {
             kind: Kind::StandIn,
             says: format!("the kernel here is {name}, which runs on another kernel and asks it for the time"),
@@ -140,7 +140,7 @@ fn of_flags(facts: &Facts) -> Option<Cause> {
         .counter
         .flags_missing
         .iter()
-        .copied()
+        .map(AsRef::as_ref)
         .filter(|flag| *flag != "rdtscp")
         .collect();
     (!missing.is_empty()).then(|| Cause {

@@ -1,6 +1,6 @@
 //! The facts about a host and a process, as plain data without judgement.
 
-use super::arch;
+use super::{arch, kernel_log};
 use fastpath_evidence::{Distrust, Drift, Evidence, KernelsClock, Residuals, Trust};
 use fastpath_measure::Monotonicity;
 use fastpath_measure::host::TimensOffset;
@@ -8,7 +8,8 @@ use fastpath_measure::probe::{ClockReport, FunctionReport};
 use fastpath_measure::vsyscall::Vsyscall;
 use fastpath_tools::program::Library;
 pub use fastpath_tools::trace::{ReadCaller, Reads};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 impl Facts {
     /// Returns the verdict of `fastpath run` on the counter.
@@ -26,7 +27,7 @@ impl Facts {
 }
 
 /// All facts.
-#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Facts {
     /// The kernel and its parameters.
     pub kernel: Kernel,
@@ -61,8 +62,26 @@ pub struct Facts {
     pub process_clocks: Option<Vec<ClockReport>>,
 }
 
+impl Facts {
+    /// Returns the facts about the host alone, without names, paths and addresses: others may read them.
+    pub(crate) fn without_names(mut self) -> Facts {
+        self.process = None;
+        self.process_clocks = None;
+        self.here.pid = 0;
+        self.here.name = None;
+        self.here.program = None;
+        if let Some(libc) = &mut self.here.libc {
+            libc.path = None;
+        }
+        if let Some(log) = &mut self.log {
+            log.lines.retain(|line| kernel_log::has_no_names(line));
+        }
+        self
+    }
+}
+
 /// The kernel.
-#[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Kernel {
     /// `uname -r`.
     pub release: String,
@@ -87,7 +106,7 @@ impl Kernel {
 }
 
 /// The machine that the kernel runs on.
-#[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Machine {
     /// The CPU's name.
     pub cpu: Option<String>,
@@ -96,7 +115,7 @@ pub struct Machine {
     /// The hypervisor, if it identifies itself.
     pub hypervisor: Option<String>,
     /// The program that acts as the kernel, if there is one: User Mode Linux, gVisor.
-    pub stand_in: Option<&'static str>,
+    pub stand_in: Option<Cow<'static, str>>,
     /// The machine's manufacturer and model (DMI).
     pub product: Option<String>,
     /// The CPU's manufacturer, as the CPU states it (x86).
@@ -113,7 +132,7 @@ impl Machine {
 }
 
 /// `/sys/devices/system/clocksource/clocksource0`.
-#[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Clocksource {
     /// The clocksource in use.
     pub current: Option<String>,
@@ -137,7 +156,7 @@ impl Clocksource {
 }
 
 /// Lines of the kernel's log.
-#[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct KernelLog {
     /// The source of the lines: a file or a command.
     pub source: String,
@@ -148,10 +167,10 @@ pub struct KernelLog {
 }
 
 /// The CPU's counter, which a vDSO reads.
-#[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Counter {
     /// The instructions of an ordered read.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Cost of an ordered read.
     pub read_ns: Option<f64>,
     /// The evidence for the verdict on it, the same as that of `fastpath run`: whether it may be read, the features
@@ -160,7 +179,7 @@ pub struct Counter {
     /// The CPU's flags about the counter that are set; nothing if /proc/cpuinfo could not be read.
     pub flags: Option<Vec<String>>,
     /// The flags that a kernel looks for and that are not set.
-    pub flags_missing: Vec<&'static str>,
+    pub flags_missing: Vec<Cow<'static, str>>,
     /// Its rates as the CPU and the kernel state them.
     pub stated: Vec<Stated>,
     /// Its rate measured against one of the kernel's clocks.
@@ -178,7 +197,7 @@ impl Counter {
 }
 
 /// Source of a stated rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum StatedBy {
     /// The CPU or the hypervisor, which states the counter's rate.
@@ -205,7 +224,7 @@ impl StatedBy {
 }
 
 /// A stated rate.
-#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Stated {
     /// The file, the instruction or the log.
     pub source: String,
@@ -216,31 +235,31 @@ pub struct Stated {
 }
 
 /// A measured rate.
-#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Rate {
     /// Counts per second of the kernel's clock.
     pub hz: f64,
     /// Largest error of the rate: half of the two brackets' widths over the time between them.
     pub error_hz: f64,
     /// The kernel's clock.
-    pub against: &'static str,
+    pub against: Cow<'static, str>,
     /// Duration of the measurement.
     pub over_ms: f64,
 }
 
 /// The kernel's vDSO.
-#[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct KernelVdso {
     /// Whether it is mapped here.
     pub is_mapped: bool,
     /// The functions that it exports, of those that the newest one has.
-    pub functions: Vec<&'static str>,
+    pub functions: Vec<Cow<'static, str>>,
     /// The functions that it lacks, with the Linux version that added each.
-    pub lacks: Vec<(&'static str, &'static str)>,
+    pub lacks: Vec<(Cow<'static, str>, Cow<'static, str>)>,
 }
 
 /// One file of /sys/devices/system/cpu/vulnerabilities.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Mitigation {
     /// The file's name.
     pub name: String,
@@ -251,7 +270,7 @@ pub struct Mitigation {
 }
 
 /// A process, as /proc shows it. Facts that could not be seen are missing.
-#[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Process {
     /// The process ID.
     pub pid: u32,
@@ -304,16 +323,16 @@ pub struct Process {
 }
 
 /// A file whose own code reads clocks by system call.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct OwnCalls {
     /// Name of the file, as the process has it mapped.
     pub file: String,
     /// Whether it is the program; otherwise it is a library.
     pub is_program: bool,
     /// The rule of `fastpath audit` that found it: `own-system-call`, `vsyscall-page`, `libc-without-vdso`.
-    pub rule: &'static str,
+    pub rule: Cow<'static, str>,
     /// The system calls at the first places.
-    pub calls: Vec<&'static str>,
+    pub calls: Vec<Cow<'static, str>>,
     /// Number of places in its code that make them.
     pub places: usize,
     /// The number of these places that `--rescue` can redirect; nothing: it was not examined.
@@ -323,7 +342,7 @@ pub struct OwnCalls {
 }
 
 /// Kind of the vDSO that a process has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VdsoKind {
     /// No vDSO.
@@ -337,12 +356,12 @@ pub enum VdsoKind {
 }
 
 /// fastpath's page in a process.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PageFacts {
     /// The clocks that it answers at this moment; nothing if the page could not be read.
-    pub serves: Option<Vec<&'static str>>,
+    pub serves: Option<Vec<Cow<'static, str>>>,
     /// The clocks that it is published for: none under `run --without-vdso` without `--clocks`.
-    pub clocks: Option<Vec<&'static str>>,
+    pub clocks: Option<Vec<Cow<'static, str>>>,
     /// Whether a clock that it does not answer becomes a system call, because there is no kernel's vDSO behind it.
     pub is_without_vdso: Option<bool>,
     /// Age of the newest anchor's base; 0 if the base is ahead.
@@ -360,7 +379,7 @@ pub struct PageFacts {
 }
 
 /// A time namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct TimeNamespace {
     /// Identifier of the namespace: `time:[4026531834]`.
     pub id: Option<String>,

@@ -10,6 +10,7 @@ use fastpath_measure::functions::Functions;
 use fastpath_measure::probe::{ClockReport, Probe};
 use fastpath_measure::vdso::Vdso;
 use fastpath_measure::{Limit, Monotonicity, monotonicity};
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 /// Timeouts longer than those of `run` at a start: doctor may take a second, on a busy machine too.
@@ -86,7 +87,7 @@ pub(super) fn gather(root: &Root, options: &Options) -> Result<Facts, String> {
                     .clone()
                     .or_else(|| host::hypervisor(root, product.as_deref())),
             },
-            stand_in,
+            stand_in: stand_in.map(Cow::from),
             product,
             vendor: cpuinfo.as_deref().and_then(host::vendor),
             packages: host::packages(root),
@@ -171,8 +172,9 @@ fn counter_facts(root: &Root, probe: &Probe, cpuinfo: Option<&str>, log: Option<
         add(source, StatedBy::KernelEarly, hz);
     }
     let (flags, flags_missing) = flags.map_or((None, Vec::new()), |(set, missing)| (Some(set), missing));
+    let flags_missing = flags_missing.into_iter().map(Cow::from).collect();
     Counter {
-        name: probe.host.counter,
+        name: probe.host.counter.into(),
         read_ns: probe.host.counter_ns,
         flags,
         flags_missing,

@@ -228,8 +228,16 @@ pub(super) fn kernel_vdso(vdso: Option<&Vdso>) -> KernelVdso {
     let has = |(name, _): &&(&'static str, &'static str)| vdso.exports(name);
     KernelVdso {
         is_mapped: true,
-        functions: arch::FUNCTIONS.iter().filter(has).map(|(name, _)| *name).collect(),
-        lacks: arch::FUNCTIONS.iter().filter(|f| !has(f)).copied().collect(),
+        functions: arch::FUNCTIONS
+            .iter()
+            .filter(has)
+            .map(|(name, _)| (*name).into())
+            .collect(),
+        lacks: arch::FUNCTIONS
+            .iter()
+            .filter(|f| !has(f))
+            .map(|(name, since)| ((*name).into(), (*since).into()))
+            .collect(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The kernel's messages about clocks: from its own buffer, or else from the file of a log daemon.
 
 use super::facts::KernelLog;
+use super::messages;
 use super::root::Root;
 use std::fs::File;
 use std::io::{self, Read};
@@ -190,20 +191,26 @@ fn of_kmsg(text: &str) -> KernelLog {
     }
 }
 
+/// The name that a log daemon gives the kernel.
+const DAEMONS: &str = " kernel: ";
+
 /// Parses lines as dmesg or a log daemon writes them.
 fn of_text(source: &str, text: &str) -> KernelLog {
+    // A daemon's file has the lines of other programs, too, which prove nothing.
+    let is_daemons = text.contains(DAEMONS);
+    let of_kernel = text.lines().filter(|line| !is_daemons || line.contains(DAEMONS));
     KernelLog {
         source: source.to_owned(),
         // journalctl was asked for lines about clocks only; the only other line is the first, the kernel's version.
         is_complete: source.starts_with("journalctl") || text.contains("Linux version"),
-        lines: about_clocks(text.lines().map(bare)),
+        lines: about_clocks(of_kernel.map(bare)),
     }
 }
 
 /// Returns the message without priority, date and time stamp: `<6>[    0.000000] tsc: ...`, `Jan 1 00:00:00 host
 /// kernel: [ 0.0] tsc: ...`.
 fn bare(line: &str) -> &str {
-    let line = line.split_once("kernel: ").map_or(line, |(_, message)| message);
+    let line = line.split_once(DAEMONS).map_or(line, |(_, message)| message);
     let line = line
         .strip_prefix('<')
         .and_then(|l| l.split_once('>'))
@@ -238,6 +245,18 @@ fn about_clocks<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     kept
 }
 
+/// Returns whether a line about clocks is one of those that name no device and no address, and so no serial number either.
+pub(super) fn has_no_names(line: &str) -> bool {
+    const BEGINNINGS: [&str; 5] = [
+        "clocksource: ",
+        "tsc: ",
+        "TSC ",
+        "arch_timer: ",
+        "Hypervisor detected: ",
+    ];
+    BEGINNINGS.iter().any(|beginning| line.starts_with(beginning)) || messages::explain(line).is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::root::tests::Tree;
@@ -263,6 +282,24 @@ mod tests {
     }
 
     #[test]
+    fn lines_that_could_name_a_device_or_an_address_are_told() {
+        for line in [
+            "usb 1-2: SerialNumber: TSC0042",
+            "kvm-clock: cpu 0, msr 12e01001, primary cpu clock",
+            "hpet0: at MMIO 0xfed00000, IRQs 2, 8, 0",
+        ] {
+            assert!(!has_no_names(line), "{line}");
+        }
+        for line in [
+            "tsc: Detected 2399.998 MHz processor",
+            "Measured 4711 cycles TSC warp between CPUs, turning off TSC clock.",
+            "[Firmware Bug]: TSC ADJUST: CPU0: -1 force to 0",
+        ] {
+            assert!(has_no_names(line), "{line}");
+        }
+    }
+
+    #[test]
     fn a_buffer_that_has_lost_its_beginning_is_not_called_complete() {
         let log = of_kmsg("6,9042,0,-;clocksource: Switched to clocksource hpet\n");
         assert!(!log.is_complete);
@@ -275,6 +312,7 @@ mod tests {
 Nov  1 00:00:00 h kernel: [    0.000000] Linux version 5.10
 Nov  1 00:00:00 h kernel: [    1.000000] tsc: Marking TSC unstable due to clocksource watchdog
 Nov  2 00:00:00 h kernel: [    0.000000] Linux version 6.1
+Nov  2 00:00:00 h chronyd[70]: Marking TSC unstable due to a joke
 Nov  2 00:00:00 h kernel: [    0.300000] clocksource: Switched to clocksource tsc
 ";
         let tree = Tree::new(&[("var/log/kern.log", text)]);

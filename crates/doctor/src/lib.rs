@@ -132,6 +132,14 @@ impl Report {
         }
     }
 
+    /// Derives the report on the host alone from facts without names, paths and addresses: others may read it.
+    pub fn without_names(&self) -> Report {
+        Report {
+            elapsed_ms: self.elapsed_ms,
+            ..Report::from_facts(self.facts.clone().without_names(), self.unseen.clone())
+        }
+    }
+
     /// Adds samples of the process's clock reads, or the reason why there are none, and derives the report anew.
     pub fn with_reads(self, reads: Result<facts::Reads, std::io::Error>) -> Report {
         let Report {

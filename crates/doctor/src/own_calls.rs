@@ -69,11 +69,11 @@ fn of_file(
     Ok(findings
         .into_iter()
         .map(|found| {
-            let calls: BTreeSet<_> = found.sites.iter().filter_map(|site| Some(site.call?.name())).collect();
+            let calls: BTreeSet<_> = found.sites.iter().filter_map(|site| Some(site.call?.name().into())).collect();
             OwnCalls {
                 file: mapping.name.clone(),
                 is_program,
-                rule: found.rule.id(),
+                rule: found.rule.id().into(),
                 calls: calls.into_iter().collect(),
                 places: found.site_count,
                 rescuable: rescue.as_ref().map(|rescue| rescue.rescuable),

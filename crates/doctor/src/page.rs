@@ -66,10 +66,22 @@ fn of_page(page: &Page) -> PageFacts {
     let stats = reader.stats();
     let counter_of_page = counter::of_page(page);
     let answers = |clock: &&Clock| reader.read(clock.id() as u32, &counter_of_page).is_some();
-    let serves = || Clock::SERVED.iter().filter(answers).map(|clock| clock.name()).collect();
+    let serves = || {
+        Clock::SERVED
+            .iter()
+            .filter(answers)
+            .map(|clock| clock.name().into())
+            .collect()
+    };
     PageFacts {
         serves: counter::usable().then(serves),
-        clocks: Some(Clock::SERVED.iter().filter(is_kept).map(|clock| clock.name()).collect()),
+        clocks: Some(
+            Clock::SERVED
+                .iter()
+                .filter(is_kept)
+                .map(|clock| clock.name().into())
+                .collect(),
+        ),
         is_without_vdso: None,
         age_ns: counter::usable().then(|| reader.age_ns(counter_of_page())).flatten(),
         refreshes: Some(stats.refreshes),

@@ -169,7 +169,7 @@ fn library(root: &Root, directory: &str, path: &str) -> Option<Library> {
         return None;
     }
     Some(Library {
-        name: if is_glibc { "glibc" } else { "musl" },
+        name: if is_glibc { "glibc" } else { "musl" }.into(),
         version: musl.or(bytes.as_deref().and_then(program::glibc_version)),
         path: Some(path.to_owned()),
     })
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!((process.pid, process.name.as_deref()), (7, Some("app")));
         assert_eq!(process.java.as_deref(), Some("17.0.15"));
         let libc = process.libc.unwrap();
-        assert_eq!((libc.name, libc.version.as_deref()), ("glibc", Some("2.36")));
+        assert_eq!((&*libc.name, libc.version.as_deref()), ("glibc", Some("2.36")));
         assert_eq!(process.vdso, Some(VdsoKind::Kernel));
         assert_eq!((process.has_kernel_vdso, process.has_vvar), (Some(true), Some(true)));
         assert_eq!((process.seccomp, process.no_new_privs), (Some(2), Some(true)));

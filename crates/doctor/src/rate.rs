@@ -97,7 +97,7 @@ fn rate_between(start: &Start, end: &Start) -> Option<Rate> {
     Some(Rate {
         hz: hz.round(),
         error_hz: ((start.width + end.width) as f64 / 2.0 / ns * 1e9).ceil(),
-        against: "CLOCK_MONOTONIC_RAW",
+        against: "CLOCK_MONOTONIC_RAW".into(),
         over_ms: (ns / 1e6).round(),
     })
 }

@@ -133,7 +133,7 @@ fn read_less_often(facts: &Facts) -> Option<Remedy> {
 /// Returns the remedies of the findings, those with an immediate effect first.
 pub(super) fn from_facts(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
     let found = |id: &str| findings.iter().any(|finding| finding.id == id);
-    if let Some(name) = facts.machine.stand_in {
+    if let Some(name) = facts.machine.stand_in.as_deref() {
         let of_clocks = ["counter-unused", "clock-not-in-vdso", "no-vdso", "vdso-dear"];
         // The functions of its vDSO are its authors' matter.
         return match of_clocks.iter().any(|id| found(id)) {
@@ -334,7 +334,7 @@ fn would_be_taken(facts: &Facts) -> bool {
         .as_ref()
         .is_some_and(|warp| warp.furthest_apart().is_some());
     let is_constant = counter.evidence.features.is_none_or(|features| features.invariant)
-        || !counter.flags_missing.contains(&"constant_tsc");
+        || !counter.flags_missing.iter().any(|flag| flag == "constant_tsc");
     let machine = &facts.machine;
     let is_intels = machine.vendor.as_deref() == Some("GenuineIntel");
     let is_one = match fastpath_os::version(&facts.kernel.release) >= (6, 9) {

@@ -39,7 +39,7 @@ fn clocks(path: Path, ns: f64, syscall_ns: f64) -> (Vec<ClockReport>, Vec<Functi
         }
     };
     let function = |call: Call, path, ns, syscall_ns| FunctionReport {
-        function: call.function(),
+        function: call.function().into(),
         measured: measured(call, path, ns, syscall_ns),
     };
     let functions = vec![
@@ -93,7 +93,7 @@ pub(super) fn healthy() -> Facts {
         },
         log: Some(log(&["clocksource: Switched to clocksource tsc"])),
         counter: Counter {
-            name: "counter",
+            name: "counter".into(),
             read_ns: Some(COUNTER_NS),
             evidence: Evidence {
                 is_readable: true,
@@ -116,7 +116,7 @@ pub(super) fn healthy() -> Facts {
         vsyscall: None,
         vdso: KernelVdso {
             is_mapped: true,
-            functions: super::arch::FUNCTIONS.iter().map(|(name, _)| *name).collect(),
+            functions: super::arch::FUNCTIONS.iter().map(|(name, _)| (*name).into()).collect(),
             lacks: Vec::new(),
         },
         mitigations: vec![Mitigation {
@@ -142,7 +142,7 @@ pub(super) fn rate(hz: f64) -> Rate {
     Rate {
         hz,
         error_hz: 1000.0,
-        against: "CLOCK_MONOTONIC_RAW",
+        against: "CLOCK_MONOTONIC_RAW".into(),
         over_ms: 150.0,
     }
 }
@@ -209,11 +209,11 @@ pub(super) fn user_mode_linux() -> Facts {
     }
     facts.kernel.release = "6.1.176".to_owned();
     facts.machine.cpus = 1;
-    facts.machine.stand_in = Some("User Mode Linux");
+    facts.machine.stand_in = Some("User Mode Linux".into());
     facts.clocksource.current = Some("timer".to_owned());
     facts.clocksource.available = strings(&["timer"]);
     facts.syscall_ns = Some(14_540.0);
-    facts.vdso.lacks = vec![("__vdso_clock_getres", "5.3")];
+    facts.vdso.lacks = vec![("__vdso_clock_getres".into(), "5.3".into())];
     facts.log = None;
     facts.mitigations = Vec::new();
     facts
@@ -224,7 +224,7 @@ pub(super) fn gvisor() -> Facts {
     let mut facts = user_mode_linux();
     facts.kernel.release = "4.4.0".to_owned();
     facts.machine.cpus = 2;
-    facts.machine.stand_in = Some(super::host::GVISOR);
+    facts.machine.stand_in = Some(super::host::GVISOR.into());
     facts.clocksource = Clocksource::default();
     facts
 }
@@ -298,7 +298,7 @@ pub(super) fn old_kernel() -> Facts {
         }
     }
     facts.functions[3].measured = measured(Call::ClockGetres(Clock::MONOTONIC), Path::Syscall, 110.0, 110.0);
-    facts.vdso.lacks = vec![("__vdso_clock_getres", "5.3")];
+    facts.vdso.lacks = vec![("__vdso_clock_getres".into(), "5.3".into())];
     facts.kernel.release = "4.19.0".to_owned();
     facts
 }
@@ -309,12 +309,12 @@ pub(super) fn aarch64() -> Facts {
     facts.kernel.release = "6.1.0-42-arm64".to_owned();
     facts.kernel.machine = "aarch64".to_owned();
     facts.vdso.functions = vec![
-        "__kernel_clock_gettime",
-        "__kernel_gettimeofday",
-        "__kernel_clock_getres",
-        "__kernel_rt_sigreturn",
+        "__kernel_clock_gettime".into(),
+        "__kernel_gettimeofday".into(),
+        "__kernel_clock_getres".into(),
+        "__kernel_rt_sigreturn".into(),
     ];
-    facts.vdso.lacks = vec![("__kernel_getrandom", "6.12")];
+    facts.vdso.lacks = vec![("__kernel_getrandom".into(), "6.12".into())];
     facts.functions[2].measured = Measured {
         path: Path::Syscall,
         ns: Some(92.0),
@@ -424,7 +424,7 @@ pub(super) fn served_process() -> Facts {
     facts.process = Some(Process {
         vdso: Some(VdsoKind::Fastpath),
         page: Some(PageFacts {
-            serves: Some(vec!["REALTIME", "MONOTONIC"]),
+            serves: Some(vec!["REALTIME".into(), "MONOTONIC".into()]),
             refreshes: Some(100),
             ..PageFacts::default()
         }),

@@ -37,7 +37,7 @@ pub fn of_page(page: &Page) -> impl Fn() -> u64 {
 }
 
 /// The CPU's statement about the counter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Features {
     /// Whether it ticks at one rate in all power states.

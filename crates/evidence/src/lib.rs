@@ -20,7 +20,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::counter::Features;
 use fastpath_isa::Isa;
@@ -130,7 +130,7 @@ impl Distrust {
 }
 
 /// Findings about the counter.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Evidence {
     /// Whether this process may read the counter (PR_GET_TSC). If not, nothing else was examined.

@@ -135,17 +135,17 @@ impl Offsets {
                 ..*bound
             })
             .collect();
-        let back =
-            shortest_paths(cpus.len(), &turned, margin).unwrap_or_else(|_| paths.iter().map(|path| -path).collect());
+        let back = shortest_paths(cpus.len(), &turned, margin)
+            .unwrap_or_else(|_| paths.iter().map(|path| path.saturating_neg()).collect());
         let middle: Vec<i64> = paths
             .iter()
             .zip(&back)
-            .map(|(to, from)| (to - from).div_euclid(2))
+            .map(|(to, from)| to.saturating_sub(*from).div_euclid(2))
             .collect();
         let first = middle.first().copied().unwrap_or(0);
         let of = cpus.iter().zip(&middle).map(|(cpu, middle)| Offset {
             cpu: *cpu,
-            cycles: middle - first,
+            cycles: middle.saturating_sub(first),
         });
         let offsets = Offsets {
             of: of.collect(),
@@ -163,7 +163,7 @@ impl Offsets {
 
     fn with_bounds(mut self, pairs: &[Pair]) -> Offsets {
         self.fastest = narrowest(pairs.iter().filter_map(|pair| self.subtracted_from(*pair)).collect());
-        let either_way = |pair: &Pair| [-pair.least_cycles, pair.most_cycles];
+        let either_way = |pair: &Pair| [pair.least_cycles.saturating_neg(), pair.most_cycles];
         let mut times: Vec<i64> = self.fastest.iter().flat_map(either_way).collect();
         times.sort_unstable();
         self.typical_cycles = times.get(times.len() / 2).copied().unwrap_or(0);

@@ -3,12 +3,12 @@
 use std::io;
 
 use fastpath_page::{Page, Reader};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::page_copy::PageCopy;
 
 /// Statistics of a publisher about the counter.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Residuals {
     /// Number of anchors published.
@@ -32,7 +32,7 @@ pub struct Residuals {
 }
 
 /// A withdrawal of anchors from a page.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Withdrawal {
     /// Time on the kernel's CLOCK_BOOTTIME, in nanoseconds.

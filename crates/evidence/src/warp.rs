@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::exchange::{self, Effort, Meeting};
 use crate::{Offsets, counter, cpus, offsets};
@@ -45,7 +45,7 @@ pub(crate) const MOST_ROUNDS: usize = 128;
 
 /// Distance of one CPU's counter ahead of another's: between `least_cycles` and `most_cycles`, whatever interrupted the
 /// comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Pair {
     /// The CPU that the other is compared with.
@@ -93,7 +93,7 @@ impl Pair {
 }
 
 /// A CPU that could not be compared.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeftOut {
     /// Its number.
@@ -103,7 +103,7 @@ pub struct LeftOut {
 }
 
 /// A pair that was not compared.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Missed {
     /// One of the two CPUs.
@@ -115,7 +115,7 @@ pub struct Missed {
 }
 
 /// Result of a comparison.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Warp {
     /// CPUs that this process may use (sched_getaffinity(2)). Others are not compared.
@@ -150,7 +150,7 @@ impl Warp {
         }
         let mut all: Vec<_> = self.pairs.iter().map(within).collect();
         all.sort_unstable();
-        Some(all.iter().rev().take(2).sum())
+        Some(all.iter().rev().take(2).fold(0, |sum, each| sum.saturating_add(*each)))
     }
 
     /// Returns how many pairs there are to compare.

@@ -2,7 +2,8 @@
 
 use crate::clocks::Clock;
 use libc::{c_int, c_long, c_uint, c_void, clockid_t, time_t, timespec, timeval};
-use serde::{Serialize, Serializer};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::hint::black_box;
 use std::ptr::null_mut;
 #[cfg(not(target_env = "musl"))]
@@ -200,6 +201,19 @@ impl std::fmt::Display for Call {
 impl Serialize for Call {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Call {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Call, D::Error> {
+        let printed = String::deserialize(deserializer)?;
+        let of_clock = |clock: &Clock| [Call::ClockGettime(*clock), Call::ClockGetres(*clock)];
+        let mut all = Clock::ALL
+            .iter()
+            .flat_map(of_clock)
+            .chain(Call::FUNCTIONS.iter().copied());
+        let found = all.find(|call| call.to_string() == printed);
+        found.ok_or_else(|| D::Error::custom(format_args!("unknown function '{printed}'")))
     }
 }
 

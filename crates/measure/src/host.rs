@@ -2,7 +2,7 @@
 
 use crate::stats::tenths;
 use crate::vdso::VdsoFacts;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs;
 use std::mem::MaybeUninit;
 
@@ -41,7 +41,7 @@ pub struct Host {
 }
 
 /// Offset of one clock of a time namespace from the host's.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TimensOffset {
     /// `monotonic` or `boottime`.

@@ -3,7 +3,7 @@
 use crate::clocks::Clock;
 use crate::functions::Functions;
 use fastpath_evidence::cpus;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub struct Limit {
 }
 
 /// The backward steps of several clocks.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Monotonicity {
     /// Number of threads that read at once, each on a CPU of its own.
@@ -32,7 +32,7 @@ pub struct Monotonicity {
 }
 
 /// One clock's backward steps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Steps {
     /// Number of pairs of reads that were compared.
@@ -44,7 +44,7 @@ pub struct Steps {
 }
 
 /// One clock's backward steps, by the way in which they are observed.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClockMonotonicity {
     /// The clock.

@@ -11,7 +11,8 @@ use crate::timer::Timer;
 use crate::vdso::Vdso;
 use crate::verdict::{Verdict, judge};
 use crate::{counter, vsyscall};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// The name of 32-bit programs on an x86-64 kernel.
@@ -44,7 +45,7 @@ pub struct Probe {
 }
 
 /// One clock id's path and cost.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClockReport {
     /// The clock.
@@ -57,18 +58,18 @@ pub struct ClockReport {
 }
 
 /// One function's path and cost.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FunctionReport {
     /// Its name.
-    pub function: &'static str,
+    pub function: Cow<'static, str>,
     /// Path, costs and verdict.
     #[serde(flatten)]
     pub measured: Measured,
 }
 
 /// Path and cost of a call.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Measured {
     /// The path that libc takes.
@@ -131,7 +132,7 @@ impl Probe {
                     measured,
                 }),
                 _ => functions.push(FunctionReport {
-                    function: call.function(),
+                    function: call.function().into(),
                     measured,
                 }),
             }
@@ -205,11 +206,11 @@ impl Probe {
                     measured,
                 }),
                 (Call::ClockGettime(_), Width::Bits32) => probe.functions.push(FunctionReport {
-                    function: "clock_gettime (32-bit time)",
+                    function: "clock_gettime (32-bit time)".into(),
                     measured,
                 }),
                 _ => probe.functions.push(FunctionReport {
-                    function: call.function(),
+                    function: call.function().into(),
                     measured,
                 }),
             }
@@ -218,9 +219,12 @@ impl Probe {
     }
 
     /// Returns the names of the clocks and functions that are slow and need not be.
-    pub fn slow(&self) -> Vec<&'static str> {
+    pub fn slow(&self) -> Vec<&str> {
         let clocks = self.clocks.iter().map(|report| (report.clock.name(), &report.measured));
-        let functions = self.functions.iter().map(|report| (report.function, &report.measured));
+        let functions = self
+            .functions
+            .iter()
+            .map(|report| (report.function.as_ref(), &report.measured));
         clocks
             .chain(functions)
             .filter(|(_, measured)| measured.verdict == Verdict::Slow)

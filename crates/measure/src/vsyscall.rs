@@ -6,7 +6,7 @@ use crate::price;
 use crate::stats::tenths;
 use crate::timer::Timer;
 use fastpath_os::Mapping;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Address of the page, the same since Linux 2.6.
@@ -20,7 +20,7 @@ const ENTRIES: [(Call, usize); 3] = [
 ];
 
 /// The kernel's treatment of a jump to the page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -33,7 +33,7 @@ pub enum Mode {
 }
 
 /// The vsyscall page's state and costs.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Vsyscall {
     /// The kernel's treatment of the page.
@@ -43,7 +43,7 @@ pub struct Vsyscall {
 }
 
 /// One entry of the page.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Entry {
     /// The function that the entry is.

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use strsim::levenshtein;
 
 use crate::ClockSet;
@@ -157,6 +158,12 @@ impl FromStr for Clock {
         let name = plain(typed);
         let found = Self::ALL.iter().copied().find(|clock| clock.name == name);
         found.ok_or_else(|| UnknownClock { name: typed.to_owned() })
+    }
+}
+
+impl<'de> Deserialize<'de> for Clock {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Clock, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 

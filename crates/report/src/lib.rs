@@ -18,4 +18,4 @@ mod words;
 pub use distribution::{Bucket, Distribution};
 pub use nanoseconds::Nanoseconds;
 pub use page::page;
-pub use read::{parse, read};
+pub use read::{examined, parse, read};

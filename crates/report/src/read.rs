@@ -1,6 +1,7 @@
-//! Reads the output of `probe --json` and `report --json` from other hosts.
+//! Reads the output of `probe --json`, `report --json` and `doctor --evidence` from other hosts.
 
 use crate::data::{Host, Probe, Report, SCHEMA};
+use fastpath_doctor::{Facts, Report as Examined};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -26,13 +27,39 @@ pub fn read(text: &str, file: &str, stem: &str) -> Result<Vec<Host>, String> {
 
 const WANTED: &str = "expected the output of `fastpath probe --json` or `fastpath report --json`";
 
-fn hosts_of(value: Value, stem: &str) -> Result<Vec<Host>, String> {
-    let schema = value.get("schema").and_then(Value::as_u64);
-    if let Some(schema) = schema.filter(|schema| *schema != u64::from(SCHEMA)) {
-        return Err(format!(
+/// Refuses a value of another schema.
+fn check_schema(value: &Value) -> Result<(), String> {
+    match value.get("schema").and_then(Value::as_u64) {
+        Some(schema) if schema != u64::from(SCHEMA) => Err(format!(
             "schema {schema}: another fastpath wrote this; this one reads schema {SCHEMA}"
-        ));
+        )),
+        _ => Ok(()),
     }
+}
+
+/// Judges the facts in the output of `doctor --evidence` or `doctor --json` anew. An error names the field.
+pub fn examined(text: &str, file: &str) -> Result<Examined, String> {
+    const WANTED: &str = "expected the output of `fastpath doctor --evidence` or `fastpath doctor --json`";
+    let value: Value = serde_json::from_str(text).map_err(|error| format!("{file}: not JSON: {error}; {WANTED}"))?;
+    let facts = || {
+        check_schema(&value)?;
+        let machine = value["facts"]["kernel"]["machine"].as_str();
+        let machine = machine.ok_or_else(|| format!("no facts are in it; {WANTED}"))?;
+        match machine == std::env::consts::ARCH {
+            true => parse::<Facts>(value["facts"].clone()),
+            false => Err(format!(
+                "the facts are those of another kind of machine ({machine}): replay them with fastpath for that one"
+            )),
+        }
+    };
+    let facts = facts().map_err(|why| format!("{file}: {}", fastpath_os::printable(&why)))?;
+    // What could not be seen matters to no verdict.
+    let unseen = serde_json::from_value(value["unseen"].clone()).unwrap_or_default();
+    Ok(Examined::from_facts(facts, unseen))
+}
+
+fn hosts_of(value: Value, stem: &str) -> Result<Vec<Host>, String> {
+    check_schema(&value)?;
     if value.get("hosts").is_some() {
         return Ok(parse::<Report>(value)?.hosts);
     }

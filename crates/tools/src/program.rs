@@ -5,14 +5,15 @@ use memchr::memmem;
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 use object::{Endianness, ReadCache, ReadRef};
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 
 /// A libc and its version.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 pub struct Library {
     /// `glibc` or `musl`.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// The version, such as `2.36`.
     pub version: Option<String>,
     /// The file; nothing if the library is part of the program.
@@ -51,7 +52,7 @@ pub fn read(mut file: File) -> Option<Program> {
         program.asks_for_vdso = Some(found[0] || found[1]);
         // The version is not in a static program: only the shared library contains the banner.
         program.libc = found[2].then_some(Library {
-            name: "glibc",
+            name: "glibc".into(),
             version: None,
             path: None,
         });

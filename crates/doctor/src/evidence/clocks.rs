@@ -20,7 +20,10 @@ pub(super) fn from_facts(facts: &Facts) -> Vec<Line> {
         .iter()
         .filter(|report| report.clock.kind() != Kind::KernelOnly);
     let clocks = clocks.map(|report| (report.clock.name(), &report.measured));
-    let functions = facts.functions.iter().map(|report| (report.function, &report.measured));
+    let functions = facts
+        .functions
+        .iter()
+        .map(|report| (report.function.as_ref(), &report.measured));
     let calls: Vec<(&str, &Measured)> = clocks.chain(functions).collect();
     let common = common_remark(&calls);
     let of_call = |(name, measured): &(&str, &Measured)| {

@@ -72,7 +72,7 @@ fn of_log(facts: &Facts, add: &mut Add<'_>) {
 
 fn machine(facts: &Facts) -> String {
     let machine = &facts.machine;
-    match (machine.stand_in, &machine.hypervisor, &machine.product) {
+    match (&machine.stand_in, &machine.hypervisor, &machine.product) {
         (Some(stand_in), ..) => format!("{stand_in}, which acts as a kernel on top of another one"),
         (_, Some(hypervisor), Some(product)) => format!("guest of {hypervisor} ({product})"),
         (_, Some(hypervisor), None) => format!("guest of {hypervisor}"),

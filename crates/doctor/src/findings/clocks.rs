@@ -18,14 +18,14 @@ pub(crate) fn slow_counter_clocks(facts: &Facts) -> Vec<&ClockReport> {
     facts.clocks.iter().filter(slow).collect()
 }
 
-fn slow_others(facts: &Facts) -> Vec<(&'static str, &Measured)> {
+fn slow_others(facts: &Facts) -> Vec<(&str, &Measured)> {
     let is_coarse = |report: &&ClockReport| report.clock.kind() == Kind::Coarse;
     let coarse = facts
         .clocks
         .iter()
         .filter(is_coarse)
         .map(|r| (r.clock.name(), &r.measured));
-    let functions = facts.functions.iter().map(|r| (r.function, &r.measured));
+    let functions = facts.functions.iter().map(|r| (r.function.as_ref(), &r.measured));
     coarse
         .chain(functions)
         .filter(|(_, measured)| measured.verdict == Judged::Slow)

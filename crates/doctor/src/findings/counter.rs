@@ -115,6 +115,6 @@ fn rate_mismatch(facts: &Facts, in_use: bool) -> Option<Finding> {
     Some(
         finding("rate-mismatch", severity, says)
             .proof(&stated.source, &megahertz(stated.hz))
-            .proof(measured.against, &megahertz(measured.hz)),
+            .proof(&measured.against, &megahertz(measured.hz)),
     )
 }

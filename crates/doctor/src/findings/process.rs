@@ -92,7 +92,7 @@ fn of_own_calls(own: &OwnCalls, process: &Process, facts: &Facts) -> Finding {
         let says = format!("{whose} makes the system call itself ({calls}), and fastpath answers it in {places}");
         return finding("process-is-rescued", Severity::Note, says).proof(source, &shows);
     }
-    let (id, says) = match own.rule {
+    let (id, says) = match own.rule.as_ref() {
         VSYSCALL => {
             let says = format!("{whose} calls the vsyscall page ({calls}): each call traps into the kernel");
             ("process-calls-vsyscall", says)

@@ -27,7 +27,7 @@ const MOST_THREADS: usize = 32;
 const MOST_CALLERS: usize = 5;
 
 /// Clock reads of a process through a vDSO, by samples of its CPU time.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 pub struct Reads {
     /// Duration of the sampling.
     pub elapsed_ns: u64,
@@ -53,7 +53,7 @@ impl Reads {
 }
 
 /// A function that calls a vDSO's, itself or by libc.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 pub struct ReadCaller {
     /// Its name; nothing if its file has no symbol for it, or if the stack could not be unwound.
     pub function: Option<String>,

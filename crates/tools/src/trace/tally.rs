@@ -47,7 +47,7 @@ impl Host {
             return report.measured.syscall_ns;
         }
         let is_it = |name: &str| name.starts_with(site.function.name()) || site.function.name().starts_with(name);
-        let report = probe.functions.iter().find(|report| is_it(report.function))?;
+        let report = probe.functions.iter().find(|report| is_it(&report.function))?;
         report.measured.syscall_ns
     }
 }

@@ -172,7 +172,7 @@ impl<'a> Judge<'a> {
             }
             (function, _) => {
                 let of = |name: &str| name.starts_with(function.name());
-                let report = self.native.functions.iter().find(|report| of(report.function))?;
+                let report = self.native.functions.iter().find(|report| of(&report.function))?;
                 report.measured.path
             }
         };
