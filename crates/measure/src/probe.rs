@@ -380,7 +380,7 @@ mod tests {
                 );
             }
         }
-        let functions: Vec<_> = probe.functions.iter().map(|report| report.function).collect();
+        let functions: Vec<_> = probe.functions.iter().map(|report| &*report.function).collect();
         assert!(functions.contains(&"clock_gettime (32-bit time)"), "{functions:?}");
     }
 
