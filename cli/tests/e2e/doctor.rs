@@ -371,6 +371,22 @@ fn a_process_that_reads_clocks_all_the_time_has_a_share_and_a_caller() {
 }
 
 #[test]
+fn the_caller_of_a_clock_read_is_the_programs_own_function_also_in_a_static_program() {
+    for flags in [&[][..], &["-static"]] {
+        let Some(path) = helper_program("reads-in-w", "cc", flags) else {
+            return;
+        };
+        let running = start(Command::new(path));
+        let report = json(&finish(doctor(&["--json", &running.pid().0.to_string()])));
+        let reads = &report["facts"]["process"]["reads"];
+        if reads.is_null() {
+            return skip(format_args!("no samples: {}", report["unseen"]));
+        }
+        assert_eq!(reads["callers"][0]["function"], "w", "{flags:?}: {reads:#}");
+    }
+}
+
+#[test]
 fn a_program_that_fastpath_serves_is_healthy_and_its_page_fresh() {
     let Some(path) = program("clock-glibc") else { return };
     let running = running(&path, "clock-glibc", served(&[&path, ENDLESS, "MONOTONIC"]));

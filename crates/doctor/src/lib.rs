@@ -156,7 +156,7 @@ impl Report {
             Err(error) => unseen.push(Unseen {
                 what: "how much of its CPU time the process spends in clock reads".to_owned(),
                 source: "perf_event_open".to_owned(),
-                why: error.to_string(),
+                why: root::plain(&error.to_string()),
                 remedy: "run doctor as root, or set kernel.perf_event_paranoid to 2 and run it as the process's user"
                     .to_owned(),
             }),

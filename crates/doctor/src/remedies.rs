@@ -123,8 +123,8 @@ fn read_less_often(facts: &Facts) -> Option<Remedy> {
         "read-less-often",
         When::Permanent,
         format!(
-            "read clocks less often in {}: once in each turn of a loop, and pass the time on",
-            findings::caller_name(caller)
+            "read clocks less often{}: once in each turn of a loop, and pass the time on",
+            findings::caller_name(caller).map_or_else(String::new, |name| format!(" in {name}"))
         ),
         "a change of the program; each read already costs no more than the counter does",
     ))

@@ -23,7 +23,8 @@ pub(super) fn find(process: &Process, facts: &Facts) -> Option<Finding> {
     let finding = |says| finding("process-reads", Severity::Note, says).proof("samples of its CPU time", &shows);
     if cpu < LEAST_CPU {
         return Some(finding(format!(
-            "the process used {:.1} % of a CPU while it was sampled, too little for its clock reads to matter",
+            "the process used {:.1} % of a CPU while it was sampled, too little for its clock reads to matter; if it works \
+             in bursts, sample it again in one",
             100.0 * cpu
         )));
     }
@@ -37,15 +38,16 @@ pub(super) fn find(process: &Process, facts: &Facts) -> Option<Finding> {
         None => String::new(),
     };
     let found = finding(format!(
-        "the process spends {:.0} % of its CPU time in clock reads{rate}",
-        100.0 * reads.share()
+        "the process spends {:.0} % of its CPU time in clock reads ({:.1} % of a CPU){rate}",
+        100.0 * reads.share(),
+        100.0 * reads.share() * cpu
     ));
     let found = reads.callers.iter().fold(found, |found, caller| {
-        found.because(&format!(
-            "{:.0} % of them are made by {}",
-            100.0 * caller.share,
-            name(caller)
-        ))
+        let share = 100.0 * caller.share;
+        found.because(&match name(caller) {
+            Some(name) => format!("{share:.0} % of them are made by {name}"),
+            None => format!("the callers of {share:.0} % of them could not be found"),
+        })
     });
     let found = match predicted(reads, facts) {
         Some(share) => found.because(&format!(
@@ -70,14 +72,15 @@ pub(in super::super) fn worth_a_change(facts: &Facts) -> Option<&ReadCaller> {
         .flatten()
 }
 
-/// Returns a caller in words.
-pub(in super::super) fn name(caller: &ReadCaller) -> String {
-    match (&caller.function, &caller.file) {
+/// Returns a caller in words, if it was found.
+pub(in super::super) fn name(caller: &ReadCaller) -> Option<String> {
+    Some(match (&caller.function, &caller.file) {
+        (Some(function), Some(file)) if caller.is_clock_function() => format!("callers of `{function}` ({file})"),
         (Some(function), Some(file)) => format!("`{function}` ({file})"),
         (None, Some(file)) => format!("a function of {file}"),
         (Some(function), None) => format!("`{function}`"),
-        (None, None) => "a caller that could not be found".to_owned(),
-    }
+        (None, None) => return None,
+    })
 }
 
 /// Returns the cost of one of its reads.
@@ -117,11 +120,38 @@ fn rounded(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::rounded;
+    use super::super::super::samples;
+    use super::*;
 
     #[test]
     fn counts_have_two_digits() {
         let texts = [6_123_456.0, 123_456.0, 1_049.0, 851.0, 0.2].map(rounded);
         assert_eq!(texts, ["6.1 million", "120,000", "1,000", "850", "less than one"]);
+    }
+
+    #[test]
+    fn reads_have_their_share_of_a_cpu_and_a_caller_that_was_not_found_has_no_name() {
+        let mut facts = samples::served_process();
+        let process = facts.process.as_mut().expect("a process");
+        process.reads = Some(Reads {
+            elapsed_ns: 1_000_000_000,
+            cpu_ns: 100_000_000,
+            reads_ns: 50_000_000,
+            includes_kernel: true,
+            callers: vec![ReadCaller {
+                share: 1.0,
+                ..ReadCaller::default()
+            }],
+            ..Reads::default()
+        });
+        let found = find(facts.process.as_ref().expect("a process"), &facts).expect("a finding");
+        assert!(
+            found
+                .says
+                .contains("50 % of its CPU time in clock reads (5.0 % of a CPU)"),
+            "{}",
+            found.says
+        );
+        assert_eq!(found.because[0].says, "the callers of 100 % of them could not be found");
     }
 }

@@ -63,6 +63,13 @@ pub struct ReadCaller {
     pub share: f64,
 }
 
+impl ReadCaller {
+    /// Returns whether it is a function of a C library or a runtime that only reads a clock, whose caller was not found.
+    pub fn is_clock_function(&self) -> bool {
+        self.function.as_deref().is_some_and(symbols::is_clock_function)
+    }
+}
+
 /// Samples the CPU time of a process, and returns how much of it is spent in clock reads and who makes them. Threads
 /// that begin meanwhile are not sampled.
 pub fn reads(pid: u32, duration: Duration) -> io::Result<Reads> {
@@ -151,7 +158,11 @@ fn callers(samples: &[Sample]) -> (u64, Vec<ReadCaller>) {
             continue;
         }
         let frames = symbols.callers(sample, image);
-        let caller = frames.into_iter().find(|frame| !frame.is_go_between());
+        let mut outside = frames.into_iter().filter(|frame| !frame.is_go_between()).peekable();
+        let nearest = outside.peek().cloned();
+        let mut named = outside.filter_map(|frame| Some((frame.function.clone()?, frame)));
+        let own = named.find(|(name, _)| !symbols::is_clock_function(name));
+        let caller = own.map(|(_, frame)| frame).or(nearest);
         *counts.entry(caller).or_default() += 1;
     }
     let total: u64 = counts.values().sum();

@@ -39,6 +39,25 @@ impl Frame {
     }
 }
 
+/// Returns whether a function of a C library or a runtime only reads a clock: its caller says more.
+pub(crate) fn is_clock_function(name: &str) -> bool {
+    const NAMES: [&str; 11] = [
+        "clock_gettime",
+        "gettimeofday",
+        "time.now",
+        "time.Now",
+        "runtime.nanotime",
+        "runtime.walltime",
+        "os::javaTime",
+        "_PyTime_",
+        "std::chrono::",
+        "std::time::",
+        "std::sys::",
+    ];
+    let name = name.trim_start_matches("__");
+    NAMES.iter().any(|begin| name.starts_with(begin))
+}
+
 /// Returns whether a mapping is a vDSO: the kernel's, or fastpath's.
 pub(crate) fn is_vdso(path: &str) -> bool {
     path == "[vdso]" || path.starts_with("/memfd:fastpath")
@@ -55,11 +74,36 @@ pub(crate) fn kernels_vdso() -> Option<&'static [u8]> {
 /// The data of each file, read once.
 #[derive(Default)]
 pub(crate) struct Symbols {
-    symbolizer: Symbolizer,
+    symbolizers: Symbolizers,
     modules: HashMap<PathBuf, Option<Arc<Unwinding>>>,
     names: HashMap<(PathBuf, u64), Option<String>>,
     /// Unwinders by process, program, and number of mappings.
     unwinders: HashMap<(u32, u64, usize), Unwinder>,
+}
+
+/// A symbolizer that returns names as they are, and one that demangles them.
+struct Symbolizers([Symbolizer; 2]);
+
+impl Default for Symbolizers {
+    fn default() -> Symbolizers {
+        Symbolizers([false, true].map(|demangles| Symbolizer::builder().enable_demangling(demangles).build()))
+    }
+}
+
+impl Symbolizers {
+    fn name(&self, source: &Source<'_>, offset: u64) -> Option<String> {
+        let name = |symbolizer: &Symbolizer| {
+            let found = symbolizer.symbolize_single(source, Input::FileOffset(offset)).ok()?;
+            Some(found.into_sym()?.name.into_owned())
+        };
+        let [plain, demangling] = &self.0;
+        // A name in C may be a mangled type in C++: `w` would be shown as `wchar_t`.
+        let as_it_is = name(plain)?;
+        match ["_Z", "_R"].iter().any(|begin| as_it_is.starts_with(begin)) {
+            true => name(demangling),
+            false => Some(as_it_is),
+        }
+    }
 }
 
 type Unwinder = (isa::NativeUnwinder<Arc<[u8]>>, isa::Cache);
@@ -103,10 +147,7 @@ impl Symbols {
             return name.clone();
         }
         let source = Source::Elf(Elf::new(process::reachable(pid, &mapping.path)));
-        let found = self.symbolizer.symbolize_single(&source, Input::FileOffset(offset));
-        let name = found
-            .ok()
-            .and_then(|found| found.into_sym().map(|sym| sym.name.into_owned()));
+        let name = self.symbolizers.name(&source, offset);
         self.names.insert(key, name.clone());
         name
     }
