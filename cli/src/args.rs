@@ -1,6 +1,7 @@
 //! The command line, defined once: parsing, `--help`, completions and man pages come from it.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 
 use clap::builder::StyledStr;
@@ -9,6 +10,7 @@ use clap::{Parser, Subcommand};
 use fastpath_measure::Clocks;
 
 use crate::complete;
+use crate::output;
 use crate::processes::{Named, offered};
 use crate::programs;
 use crate::version;
@@ -87,8 +89,17 @@ impl Args {
                 command: Command::Run(run),
             };
         }
-        Args::try_parse_from(args).unwrap_or_else(|error| with_suggestion(error, args).exit())
+        Args::try_parse_from(args).unwrap_or_else(|error| end(&with_suggestion(error, args)))
     }
+}
+
+/// Prints a message or the help, and ends this process.
+fn end(message: &clap::Error) -> ! {
+    let printed = message.print().and_then(|()| std::io::stdout().flush());
+    std::process::exit(match printed {
+        _ if message.use_stderr() => message.exit_code(),
+        printed => output::status_of(printed),
+    })
 }
 
 /// Adds what was probably meant, where other tools have that word or argument.
@@ -192,7 +203,7 @@ pub struct Probe {
 Examines within a second: the kernel's clocksource, and why it is not the CPU's counter (log, command line, hypervisor, CPU flags); \
 the counter (what the CPU guarantees, its rate, all CPUs against each other); path and cost of every clock; vDSO, vsyscall page, \
 seccomp, time namespace, cost of a system call. With PID, also that process: libc, Go or Java, its vDSO, whether fastpath serves it, \
-and its gain. --verbose prints all facts, each with the file or the measurement it comes from.
+how much of its CPU time clock reads take, who makes them, and the gain. --verbose prints all facts, each with the file or the measurement it comes from.
 
 Needs no privileges, and changes nothing. Facts that it is not permitted to read are listed with the privilege that they need.
 
@@ -202,14 +213,14 @@ Exit status: 0 healthy: every clock that can be fast is fast; 1 a clock or a fun
 read from is not sound; 2 usage error; 3 no such process; 66 the file of --replay cannot be read; 69 not determined; 74 the output cannot be written. With PID, \
 the verdict is about that process, with NAME the most severe of all; --json then prints a line for each.
 
-  fastpath doctor            this host, as a program that is started here sees it
+  fastpath doctor            this host, as programs that start here see it
   fastpath doctor 1234       the process 1234
-  fastpath doctor postgres   all processes of that name; those with the same findings are described once
+  fastpath doctor postgres   all of that name; those alike are described once
   fastpath doctor --json     the same as data (docs/json.md describes it)
-  fastpath doctor --evidence host.json   ... and writes what it measured, for others, who judge it by:
-  fastpath doctor --replay host.json     the same verdict, reasons and remedies, on any machine of the same kind of CPU
+  fastpath doctor --evidence host.json   and writes what it measured
+  fastpath doctor --replay host.json     the same verdict, elsewhere
 
-The file of --evidence has: version and clock parameters of the kernel, its clocksources, its log's lines about clocks, and its mitigations; \
+The file of --evidence is for others, who judge it by --replay on any machine with the same kind of CPU. It has: version and clock parameters of the kernel, its clocksources, its log's lines about clocks, and its mitigations; \
 the machine's maker and model, hypervisor, CPU and flags; the comparison of all CPUs' counters and their rates; path and cost of each clock; \
 this fastpath's libc, seccomp mode and time namespace; and what doctor says about all that. It has no names of hosts, users or processes, no \
 paths of yours, no addresses, no serial numbers, and no other process.")]
@@ -279,10 +290,11 @@ one byte of /dev/urandom at more than 12 getpids.
 Exit status: 0 nothing is broken; 1 broken; 2 usage error; 66 the baseline cannot be read; 69 not determined; 74 the output, \
 or the baseline, cannot be written.
 
-  fastpath guard                                              MONOTONIC and REALTIME, by the vDSO or by fastpath, below 100 ns
+  fastpath guard        MONOTONIC and REALTIME: by a vDSO, below 100 ns
   fastpath guard --clocks boottime,tai --max-ns 60
   fastpath guard --calls clock_gettime,getpid,getrandom,urandom
-  fastpath guard --write-baseline b.json; ...; fastpath guard --versus-baseline b.json")]
+  fastpath guard --write-baseline b.json
+  fastpath guard --versus-baseline b.json")]
 pub struct Guard {
     /// Highest cost of a clock read, in nanoseconds
     #[arg(long, value_name = "NS", default_value = "100", value_parser = positive)]
@@ -334,7 +346,7 @@ Exit status: 0 ended by a signal, or the file was written; 2 usage error; 69 can
 cannot be written.
 
   fastpath export --listen 127.0.0.1:9812
-  fastpath export --textfile /var/lib/node_exporter/textfile_collector/fastpath.prom")]
+  fastpath export --textfile /var/lib/node_exporter/fastpath.prom")]
 pub struct Export {
     /// Address or host name to listen on; without one (:9812), all addresses. With port 0, a free port, which is
     /// printed on standard error
@@ -368,8 +380,8 @@ be measured; 74 the output cannot be written.
 
   fastpath report -o clocks.html
   fastpath report web1.json web2.json db1.json -o fleet.html
-  for host in web1 web2 db1; do ssh $host fastpath probe --json; done | fastpath report - -o fleet.html
-  fastpath report --json         the page's content as one object on one line (docs/json.md describes it)")]
+  ssh web1 fastpath probe --json | fastpath report - -o web1.html
+  fastpath report --json         the page's content as data; see docs/json.md")]
 pub struct Report {
     /// File to write, or `-` for standard output; without it, standard output, unless that is a terminal
     #[arg(short, long, value_name = "FILE")]
@@ -474,8 +486,8 @@ Exit status: 0; with CMD, its own (a signal that ends CMD ends fastpath too); 2 
 74 the output cannot be written; 126 and 127 CMD cannot be executed or found.
 
   fastpath trace -d 10                    all processes, for ten seconds
-  fastpath trace -p 1234 --stacks         a process, the processes it starts, and the calling functions
-  fastpath trace --json -o t.json -- ./app   one object on one line (docs/json.md describes it)"
+  fastpath trace -p 1234 --stacks         a process, with the calling functions
+  fastpath trace --json -o t.json -- ./app   as data; see docs/json.md"
 )]
 pub struct Trace {
     /// A process, and the processes that it starts from now on
@@ -542,7 +554,7 @@ fn interval(text: &str) -> Result<std::time::Duration, String> {
     Ok(std::time::Duration::from_secs_f64(number))
 }
 
-/// Start a program on a synthetic vDSO
+/// Start a program on fast clocks, a synthetic vDSO
 #[derive(clap::Args)]
 #[command(after_help = "\
 The program runs in this process: it keeps the PID, parent, terminal, environment, descriptors, and exit status. Descendants are served \
@@ -551,9 +563,9 @@ too; setuid programs and debugged programs run unchanged.
 Exit status: the program's; 125 the program could not be served, with --require; 126 it cannot be executed; \
 127 it was not found; 2 usage error.
 
-  fastpath run -- redis-server                    only where clocks are slow on this host
-  fastpath run --without-vdso -- ./app            ./app as on a host that lost the fast path
-  fastpath run --without-vdso --clocks all -- ./app   the same, served by fastpath")]
+  fastpath run -- redis-server           only clocks that are slow on this host
+  fastpath run --clocks all -- ./app     all of its clocks
+  fastpath run --without-vdso -- ./app   ./app as on a host without fast clocks")]
 pub struct Run {
     #[arg(long, value_name = "auto|all|LIST", help = Clocks::HELP, add = complete::clocks())]
     pub clocks: Option<Clocks>,
@@ -594,7 +606,7 @@ pub struct Run {
     pub command: Vec<OsString>,
 }
 
-/// Put running processes on a synthetic vDSO
+/// Put running processes on fast clocks, a synthetic vDSO
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("which").args(["named", "cgroup", "unit"]).required(true).multiple(true)), after_help = "\
 The process is not restarted: its threads are stopped for a few milliseconds, and calls that wait go on waiting. A helper process, or \
@@ -681,7 +693,7 @@ the memory stays mapped and unused, and another `detach` or the next `attach` re
 Exit status: 0; 15 a process is not attached; 8 it was started by `fastpath run`; else as in `fastpath attach --help`.
 
   fastpath detach postgres       all processes of that name
-  fastpath detach --all          all processes that `fastpath status` lists as attached")]
+  fastpath detach --all          all that `fastpath status` lists as attached")]
 pub struct Detach {
     #[command(flatten)]
     pub processes: Processes,
@@ -713,7 +725,7 @@ cannot be written, or its reader is gone.
 
   fastpath status --watch           redrawn every second
   fastpath status --watch=0.2       five times a second
-  fastpath status --json --watch=60 >>status.json   a line of JSON every minute")]
+  fastpath status --json --watch=60 >>log   a line of JSON every minute")]
 pub struct Status {
     /// Print one line of JSON; docs/json.md describes it
     #[arg(long)]
@@ -734,12 +746,12 @@ output of `docker save`, or a layer (tar, plain or with gzip or zstd). An archiv
 directory. Files that a later layer removes or replaces are not reported.
 
 Rules, with their levels:
-  static-glibc-without-vdso  error    a static glibc before 2.31 (note: if no clock read was found in it)
-  static-musl-without-vdso   error    a static musl that does not look for the vDSO
+  static-glibc-without-vdso  error    static, glibc before 2.31 (note: no reads)
+  static-musl-without-vdso   error    static, a musl that looks for no vDSO
   go-without-vdso            error    Go before 1.11, except on amd64
-  static-without-vdso        error    another static program that makes the system calls itself
-  libc-without-vdso          error    a shared C library that does not look for the vDSO
-  own-system-call            warning  a program or library whose own code, beside its C library, makes the system calls
+  static-without-vdso        error    static, with system calls of its own
+  libc-without-vdso          error    a C library that looks for no vDSO
+  own-system-call            warning  such system calls beside those of the C library
   vsyscall-page              error    it calls addresses in the vsyscall page
 The system calls to which a C library falls back without a vDSO are not findings. Not detected are calls through a common function that gets the number as an argument (libc's syscall(), klibc's and dietlibc's on some \
 ISAs), and code that is packed or generated.
@@ -751,7 +763,7 @@ Exit status: 0; 1 a finding at --fail-on or above; 2 usage error; 66 a PATH cann
 written.
 
   fastpath audit /usr/bin /opt
-  docker save app | zstd >app.tar.zst; fastpath audit --fail-on warning app.tar.zst
+  docker save app >app.tar; fastpath audit --fail-on warning app.tar
   fastpath audit --sarif build/ >audit.sarif")]
 pub struct Audit {
     /// Print one line of JSON; docs/json.md describes it
@@ -856,6 +868,15 @@ mod tests {
             if name != "help" {
                 assert!(short.contains(&format!("\n  {name} ")), "{name}: {short}");
                 assert!(help(&[name, "--help"]).lines().count() <= 60, "{name}");
+                // A row of a table or an example that is wrapped has lost its form.
+                let whole = Args::command()
+                    .term_width(1000)
+                    .try_get_matches_from(["fastpath", name, "--help"]);
+                let whole = whole.expect_err("help").to_string();
+                let is_row =
+                    |line: &&str| line.starts_with("  ") && line[2..].starts_with(|c: char| c.is_ascii_lowercase());
+                let wide: Vec<_> = whole.lines().filter(is_row).filter(|line| line.len() > 80).collect();
+                assert!(wide.is_empty(), "{name}: {wide:#?}");
             }
         }
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use fastpath_doctor::facts::Reads;
-use fastpath_doctor::{Finding, Line, Mark, Options, Proof, Report, Unseen, Verdict};
+use fastpath_doctor::{Finding, Line, Mark, Options, Proof, Report, Severity, Unseen, Verdict};
 
 use crate::args;
 use crate::document;
@@ -182,8 +182,17 @@ fn explain_a_long_wait() {
 /// fits on one screen.
 fn text(report: &Report, with_evidence: bool) -> String {
     let mut text = headline(report);
-    for finding in &report.findings {
-        text += &of_finding(finding, &report.summary);
+    // Where fastpath serves the process, the faults of its host do not matter to it, and come last.
+    let is_healthy = report.verdict == Verdict::Healthy;
+    let (host, own): (Vec<_>, Vec<_>) = report
+        .findings
+        .iter()
+        .partition(|finding| is_healthy && finding.severity != Severity::Note);
+    for finding in own {
+        text += &of_finding(finding, finding.severity.word(), &report.summary);
+    }
+    for finding in host {
+        text += &of_finding(finding, "host", &report.summary);
     }
     text += &gains(report);
     if !report.remedies.is_empty() {
@@ -202,10 +211,16 @@ fn text(report: &Report, with_evidence: bool) -> String {
     if with_evidence {
         return text + "\nEvidence" + &evidence(&report.evidence);
     }
-    text + &format!(
-        "\n{} lines of evidence: fastpath doctor --verbose\n",
+    let process = report.facts.process.as_ref();
+    let pid = process.map_or_else(String::new, |process| format!(" {}", process.pid));
+    text += &format!(
+        "\n{} lines of evidence: fastpath doctor --verbose{pid}\n",
         report.evidence.len()
-    )
+    );
+    if is_healthy && process.is_none() {
+        text += "How much one program reads clocks: fastpath doctor PID\n";
+    }
+    text
 }
 
 fn evidence(lines: &[Line]) -> String {
@@ -237,10 +252,9 @@ fn headline(report: &Report) -> String {
 }
 
 /// Returns the reason for the verdict, or another remark.
-fn of_finding(finding: &Finding, summary: &str) -> String {
+fn of_finding(finding: &Finding, word: &str, summary: &str) -> String {
     // The summary repeats the most severe finding's words.
     let is_said = summary.ends_with(&finding.says);
-    let word = finding.severity.word();
     let mut text = String::new();
     if !is_said {
         text += &wrapped(&format!("  {word:<9}"), &format!("{}.", finding.says));
@@ -309,7 +323,7 @@ fn of_line(line: &Line, with_source: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fastpath_doctor::{Because, Severity};
+    use fastpath_doctor::Because;
 
     #[test]
     fn a_line_of_evidence_keeps_its_mark_its_fact_and_its_source() {
@@ -338,8 +352,8 @@ mod tests {
             }],
             proofs: Vec::new(),
         };
-        let once = of_finding(&finding, "app (7): there is no vDSO");
+        let once = of_finding(&finding, "slow", "app (7): there is no vDSO");
         assert_eq!(once, "  because  the hypervisor removed it\n");
-        assert!(of_finding(&finding, "something else").starts_with("  slow     there is no vDSO.\n"));
+        assert!(of_finding(&finding, "slow", "something else").starts_with("  slow     there is no vDSO.\n"));
     }
 }

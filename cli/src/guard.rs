@@ -84,8 +84,8 @@ fn line(report: &Report) -> String {
         Outcome::Broken => ("broken", Paint::Bad),
         Outcome::Unknown => ("unknown", Paint::Doubtful),
     };
-    let summary = fastpath_os::printable(&report.summary);
-    format!("{}: {summary}\n", output::painted(word, paint))
+    let plain = output::fitted(&format!("{word}: {}", fastpath_os::printable(&report.summary)));
+    plain.replacen(word, &output::painted(word, paint), 1)
 }
 
 fn read(path: &Path) -> Result<Baseline, String> {

@@ -60,7 +60,11 @@ fn without_numbers(text: &str) -> String {
 
 /// Prints a message on standard error, in one write. There is nowhere to report a failure.
 pub fn note(message: impl Display) {
-    let _ = error_output(&without_numbers(&format!("fastpath: {message}\n")));
+    let text = without_numbers(&format!("fastpath: {message}\n"));
+    let _ = error_output(&match terminal_size_of(2) {
+        Some((_, columns)) => text.lines().map(|line| wrapped_at(columns, "", line)).collect(),
+        None => text,
+    });
 }
 
 /// Writes a text to standard error, in one write.
@@ -152,13 +156,18 @@ fn in_ascii(text: &str) -> String {
 }
 
 fn write_out(cursor: &str, text: impl Display) -> i32 {
-    if was_closed(1) {
-        note("standard output is closed");
-        return exit::NOT_WRITTEN;
-    }
     let mut out = std::io::stdout().lock();
     let text = safe(&text.to_string());
-    match write!(out, "{cursor}{text}").and_then(|()| out.flush()) {
+    status_of(write!(out, "{cursor}{text}").and_then(|()| out.flush()))
+}
+
+/// Returns the exit status after a result was written to standard output; reports a failure.
+pub fn status_of(written: std::io::Result<()>) -> i32 {
+    match written {
+        _ if was_closed(1) => {
+            note("standard output is closed");
+            exit::NOT_WRITTEN
+        }
         Ok(()) => 0,
         Err(e) => {
             note(format_args!("standard output: {e}"));
@@ -213,10 +222,14 @@ pub fn table<const N: usize>(heads: [&str; N]) -> Table {
 /// Returns lines and columns of the terminal that is standard output; `None` if it is not a terminal: lines may then
 /// have any length.
 pub fn terminal_size() -> Option<(usize, usize)> {
+    terminal_size_of(1)
+}
+
+fn terminal_size_of(fd: i32) -> Option<(usize, usize)> {
     // SAFETY: TIOCGWINSZ writes a winsize, for which all-zero bytes are valid.
     let size = unsafe {
         let mut size: libc::winsize = std::mem::zeroed();
-        (libc::ioctl(1, libc::TIOCGWINSZ, &mut size) == 0).then_some(size)
+        (libc::ioctl(fd, libc::TIOCGWINSZ, &mut size) == 0).then_some(size)
     };
     let size = size.filter(|size| size.ws_row > 0 && size.ws_col > 0)?;
     Some((size.ws_row.into(), size.ws_col.into()))

@@ -77,6 +77,11 @@ pub fn run(options: &args::Trace) -> i32 {
     if outcome.report.lost.is_anything() {
         warn(lost(&outcome.report));
     }
+    if let (Some(pid), 0) = (process, outcome.report.calls) {
+        output::progress(format_args!(
+            "reads that a vDSO answers are no system calls; `fastpath doctor {pid}` samples them"
+        ));
+    }
     let end = outcome.end.or_else(|| {
         let running = outcome.running?;
         // The sender of the signal wants to end the program too; Ctrl-C has already reached it.

@@ -220,7 +220,7 @@ fn text(status: &Status) -> String {
         // SAFETY: geteuid takes nothing and cannot fail.
         let is_root = unsafe { libc::geteuid() } == 0;
         let why = if is_root {
-            "this namespace's root has no right to trace them (CAP_SYS_PTRACE)"
+            "root lacks CAP_SYS_PTRACE for that here"
         } else {
             "of other users: run as root"
         };

@@ -64,7 +64,10 @@ pub fn run(options: &args::Report) -> i32 {
 
 fn write(path: &Path, text: &str) -> i32 {
     match file::replace(path, text) {
-        Ok(()) => 0,
+        Ok(()) => {
+            output::progress(format_args!("{} is written; a browser shows it", path.display()));
+            0
+        }
         Err(error) => {
             note(format_args!("report: {}: {error}", path.display()));
             exit::NOT_WRITTEN

@@ -10,6 +10,9 @@ const NOT_WRITTEN: i32 = 74;
 /// Returns each command that prints a result on its standard output and that this user may use.
 fn commands() -> Vec<&'static str> {
     let mut commands = vec![
+        "--help",
+        "--version",
+        "doctor --help",
         "probe",
         "probe --json",
         "doctor",

@@ -71,7 +71,7 @@ fn run(arguments: &Arguments) -> Result<End, String> {
     let signals = command::block_signals()?;
     let _execs = execs::follow(&cgroup, vdso).map_err(|e| format!("a BPF program at execs: {e}"))?;
     eprintln!(
-        "slow-clock: a model: each read of a clock is a system call and takes {} ns longer, as on a host on hpet",
+        "slow-clock: a model of a host on hpet: clock reads take {} ns more",
         arguments.ns
     );
     command::run(&arguments.command, &cgroup, signals)

@@ -106,6 +106,9 @@ impl Preview {
             let action = action(rule.action);
             text += &format!("rule {}: {action}, {} {processes} now{which}\n", index + 1, fits.len());
         }
+        if text.is_empty() {
+            text = "no rule is active: nothing would be attached\n".to_owned();
+        }
         text + &self.unseen()
     }
 
@@ -136,7 +139,8 @@ impl Preview {
     fn unseen(&self) -> String {
         match self.unseen {
             0 => String::new(),
-            count => format!("{count} more processes cannot be looked into by this user; ask again as root\n"),
+            1 => "1 more process cannot be examined by this user\n".to_owned(),
+            count => format!("{count} more processes cannot be examined by this user\n"),
         }
     }
 }
@@ -179,6 +183,9 @@ mod tests {
                 .attached()
                 .contains(&format!("{pid} {}: all clocks (rule 2)", own.display()))
         );
+        let none = Policy::default();
+        let text = none.preview(None).by_rule(&none);
+        assert!(text.starts_with("no rule is active"), "{text}");
         let rescues = format!(
             "[[rule]]\nexecutable = \"{}\"\naction = \"attach\"\nchildren = true\nrescue = true\n",
             own.display()
