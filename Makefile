@@ -58,6 +58,7 @@ long: build ## tests that take hours: broken input for each parser, and other pr
 	$(ENV) ./tests/long/run
 	$(ENV) FASTPATH_TEST_KILLS=1000 FASTPATH_TEST_PIPELINES=5000 cargo test --release --package fastpath --test e2e -- pipeline:: helper_loss::
 	$(ENV) ./tests/packages/run bookworm trixie
+	$(ENV) cargo build --quiet --release --package fastpath-slow-clock && ./tests/walks
 
 static: ## build fastpath as one file that needs no library
 	@./scripts/setup --check build
@@ -157,6 +158,12 @@ clean: ## remove everything that was built
 	rm -rf target
 
 help: ## print this list
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1	\2/p' Makefile | expand -t 16
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1 \2/p' Makefile | awk '{ \
+		line = sprintf("make %-15s", $$1); \
+		for (i = 2; i <= NF; i++) { \
+			if (length(line " " $$i) > 80) { print line; line = sprintf("%20s", "") } \
+			line = line " " $$i \
+		} \
+		print line }'
 
 .PHONY: all build demo rehearsal test check docs image lab servers slews long static bench bench-attach bench-hosts bench-run torture hostile lib preload lint setup install install-programs packages uninstall clean help
