@@ -751,7 +751,7 @@ Rules, with their levels:
   go-without-vdso            error    Go before 1.11, except on amd64
   static-without-vdso        error    static, with system calls of its own
   libc-without-vdso          error    a C library that looks for no vDSO
-  own-system-call            warning  such system calls beside those of the C library
+  own-system-call            warning  such calls beside those of the C library
   vsyscall-page              error    it calls addresses in the vsyscall page
 The system calls to which a C library falls back without a vDSO are not findings. Not detected are calls through a common function that gets the number as an argument (libc's syscall(), klibc's and dietlibc's on some \
 ISAs), and code that is packed or generated.
