@@ -387,6 +387,25 @@ fn the_caller_of_a_clock_read_is_the_programs_own_function_also_in_a_static_prog
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
+fn the_caller_of_a_clock_read_is_found_in_a_process_that_fastpath_serves() {
+    let Some(path) = helper_program("reads-in-w", "cc", &[]) else {
+        return;
+    };
+    let running = start(served(&[&path]));
+    // Until the publisher has begun, reads are in code that has no call frames.
+    wait_until("its caller is found", || {
+        let report = json(&finish(doctor(&["--json", &running.pid().0.to_string()])));
+        let reads = &report["facts"]["process"]["reads"];
+        if reads.is_null() {
+            skip(format_args!("no samples: {}", report["unseen"]));
+            return true;
+        }
+        reads["callers"][0]["function"] == "w"
+    });
+}
+
+#[test]
 fn a_program_that_fastpath_serves_is_healthy_and_its_page_fresh() {
     let Some(path) = program("clock-glibc") else { return };
     let running = running(&path, "clock-glibc", served(&[&path, ENDLESS, "MONOTONIC"]));

@@ -7,6 +7,7 @@ use blazesym::symbolize::{Input, Symbolizer};
 use object::{Object, ObjectSection, ObjectSegment};
 use serde::Serialize;
 use std::collections::HashMap;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -69,6 +70,14 @@ pub(crate) fn kernels_vdso() -> Option<&'static [u8]> {
     let vdso = maps.iter().find(|mapping| mapping.name == "[vdso]")?;
     // SAFETY: the kernel has mapped its vDSO there, readable, for as long as this process runs.
     Some(unsafe { std::slice::from_raw_parts(vdso.start as *const u8, vdso.len() as usize) })
+}
+
+/// Returns the vDSO of a process, if its memory may be read.
+fn vdso_of(pid: u32, range: &std::ops::Range<u64>) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(range.end - range.start).ok()?];
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).ok()?;
+    memory.read_exact_at(&mut bytes, range.start).ok()?;
+    Some(bytes)
 }
 
 /// The data of each file, read once.
@@ -214,7 +223,10 @@ impl Symbols {
         let mut unwinder = isa::NativeUnwinder::new();
         for mapping in &image.maps {
             let module = if mapping.path == "[vdso]" {
-                kernels_vdso().and_then(Unwinding::parse).map(Arc::new)
+                // fastpath's code in a vDSO has call frame information of its own there.
+                let own = vdso_of(pid, &mapping.range);
+                let bytes = own.as_deref().or_else(|| kernels_vdso());
+                bytes.and_then(Unwinding::parse).map(Arc::new)
             } else {
                 self.module(pid, &mapping.path)
             };
