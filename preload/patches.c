@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "patches.h"
 
+#include <signal.h>
+#include <string.h>
+
 #include "calls.h"
 
 /* Returns whether these bytes, as many as the patch has, are at its address. */
@@ -38,35 +41,27 @@ bool fp_read_patches(const struct prepared *prepared, const struct vdso *vdso, s
 	return true;
 }
 
-/* Writes word by word, and a patch within one word at once: a signal handler may intervene, and read a clock. */
-static void write(const struct fastpathd_patch *patch) {
-	uint64_t at = patch->address;
-	uint32_t done = 0;
-
-	while (done < patch->size) {
-		uint64_t *word = (void *)(uintptr_t)(at & ~7ull);
-		union {
-			uint64_t whole;
-			uint8_t byte[8];
-		} now = {.whole = *word};
-		for (uint32_t i = at & 7; i < 8 && done < patch->size; i++, at++)
-			now.byte[i] = patch->replacement[done++];
-		__atomic_store_n(word, now.whole, __ATOMIC_RELAXED);
-	}
-}
-
 bool fp_apply_patches(const struct patches *patches, const struct vdso *vdso, struct why *why) {
 	uintptr_t size = vdso->end - vdso->base;
-	/* Executable all the time: a system that forbids this fails here, and not when the code is made executable
-	 * again. */
-	long error = fp_protect(vdso->base, size, PROT_READ | PROT_WRITE | PROT_EXEC);
+	const uint64_t all = ~0ull;
+	uint64_t blocked;
+	/* A handler may read a clock. There is no other thread. */
+	long error = fp_syscall4(FP_NR_rt_sigprocmask, SIG_SETMASK, (long)&all, (long)&blocked, sizeof(all));
 
 	if (error)
-		return fp_because(why, "the kernel's vDSO may not be changed here", error);
-	for (uint32_t i = 0; i < patches->count; i++)
-		write(&patches->patch[i]);
-	fp_make_executable((void *)vdso->base, (void *)vdso->end);
-	/* If this failed, after the first call succeeded, the result would still be right. */
-	fp_protect(vdso->base, size, PROT_READ | PROT_EXEC);
-	return true;
+		return fp_because(why, "signals cannot be blocked while the vDSO changes", error);
+	/* Executable all the time: a system that forbids this fails here, and not when the code is made executable
+	 * again. */
+	error = fp_protect(vdso->base, size, PROT_READ | PROT_WRITE | PROT_EXEC);
+	if (!error) {
+		for (uint32_t i = 0; i < patches->count; i++) {
+			const struct fastpathd_patch *patch = &patches->patch[i];
+			memcpy((void *)(uintptr_t)patch->address, patch->replacement, patch->size);
+		}
+		fp_make_executable((void *)vdso->base, (void *)vdso->end);
+		/* If this failed, after the first call succeeded, the result would still be right. */
+		fp_protect(vdso->base, size, PROT_READ | PROT_EXEC);
+	}
+	fp_syscall4(FP_NR_rt_sigprocmask, SIG_SETMASK, (long)&blocked, 0, sizeof(blocked));
+	return !error || fp_because(why, "the kernel's vDSO may not be changed here", error);
 }

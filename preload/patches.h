@@ -7,8 +7,8 @@
 #include "vdso.h"
 
 struct patches {
-	/* A vDSO exports at most ten functions. */
-	struct fastpathd_patch patch[32];
+	/* clock_gettime's jump, and gettimeofday's, or the code in its place and the call frames. */
+	struct fastpathd_patch patch[4];
 	uint32_t count;
 };
 

@@ -186,7 +186,7 @@ static bool put_in_force(const struct process *process, uintptr_t region, const 
 	if (!fp_read_patches(prepared, &process->vdso, &patches, why) || !fp_fill_region(region, prepared, why) ||
 	    !fp_apply_patches(&patches, &process->vdso, why))
 		return false;
-	served.patch = patches.patch[0];
+	served.patch = patches.patch[patches.count - 1];
 	served.page = fp_page_in(region, &prepared->answer);
 	return true;
 }

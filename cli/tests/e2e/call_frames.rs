@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use crate::attach::{attach, detach, hazard_of};
 use crate::common::{finish, helper_program, served, wait_until};
 
-const FLAGS: &[&str] = &["-fexceptions", "-fnon-call-exceptions"];
+pub const FLAGS: &[&str] = &["-fexceptions", "-fnon-call-exceptions"];
 
 /// Returns whether most reads went to the end in code that has call frames, and most threads ran their
 /// cleanups. A read for which the page has no answer at that moment does not, and on a busy machine there may be many.
-fn have_call_frames(out: &str) -> bool {
+pub fn have_call_frames(out: &str) -> bool {
     let mut whole = BTreeMap::new();
     let mut are_cancelled = true;
     for line in out.lines() {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use fastpath_image::own_vdso;
-use fastpath_inject::redirection::{Form, REGION_NAME, RegionPlan, region_for};
+use fastpath_inject::redirection::{REGION_NAME, RegionPlan, region_for};
 use fastpath_inject::region;
 use fastpath_page::{ClockSet, PAGE_SIZE};
 use fastpath_protocol::{
@@ -158,8 +158,7 @@ fn prepare(state: &mut State, peer: Peer, request: &Request) -> Result<Answered,
         ));
     }
     let offsets = process.offsets()?;
-    let plan =
-        region_for(&own.bytes, request.vdso, request.region, clocks, Form::default()).map_err(|e| unsupported(&e))?;
+    let plan = region_for(&own.bytes, request.vdso, request.region, clocks, false).map_err(|e| unsupported(&e))?;
     let mut answer = Answer {
         clocks: clocks.0,
         region_size: region::SIZE as u32,

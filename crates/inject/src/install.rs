@@ -17,7 +17,7 @@ use crate::own_calls::Permissions;
 use crate::program::{self, Code};
 use crate::redirection::apply::apply;
 use crate::redirection::mapping::{self, Region};
-use crate::redirection::{self, Form, Journal, MOST_RECORDS, RegionPlan, State};
+use crate::redirection::{self, Journal, MOST_RECORDS, RegionPlan, State};
 use crate::region;
 use crate::remote;
 use crate::rescued_calls::{self, Rescued, RescuedFile, Room};
@@ -63,24 +63,17 @@ pub struct InjectionConfig {
     pub scans: sites::Cache,
 }
 
-impl InjectionConfig {
-    fn form(&self) -> Form {
-        Form {
-            seated: true,
-            rescue: self.rescue,
-        }
-    }
-}
-
-/// Plans a region for this process's own vDSO, which is most likely the programs' too, and forgets the plan: the
-/// disassembler fills its tables at its first use, which takes half a millisecond, and no program is stopped yet.
+/// Plans a region for this process's own vDSO, which is most likely the programs' too: no program is stopped yet.
 pub fn prepare(config: &InjectionConfig) {
+    let own = std::process::id() as i32;
     if config.serve
         && !config.without_vdso
-        && let Ok(Some(own)) = fastpath_image::own_vdso()
+        && let Ok(maps) = maps::read(own)
+        && let Some(vdso) = maps.iter().find(|mapping| mapping.name == "[vdso]")
+        && let Ok(bytes) = Memory::open(own).and_then(|own| own.bytes(vdso.start, (vdso.end - vdso.start) as usize))
+        && let Ok(at) = region::place_near(&maps, vdso.start)
     {
-        let region_at = own.base.saturating_sub(2 * region::SIZE);
-        let _ = redirection::region_for(&own.bytes, own.base, region_at, config.clocks, config.form());
+        let _ = redirection::region_for(&bytes, vdso.start, at, config.clocks, config.rescue);
     }
 }
 
@@ -244,7 +237,7 @@ impl Program {
     fn plan(&self, config: &InjectionConfig, at: u64) -> Result<RegionPlan> {
         match &self.vdso {
             Some((base, bytes)) if config.serve => {
-                redirection::region_for(bytes, *base, at, config.clocks, config.form())
+                redirection::region_for(bytes, *base, at, config.clocks, config.rescue)
             }
             vdso => {
                 let is_vdso = vdso.is_none() && config.serve;

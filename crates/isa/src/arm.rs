@@ -96,6 +96,7 @@ const CALLS: SystemCalls = SystemCalls {
     prctl: 172,
     rt_sigreturn: 173,
     rt_sigaction: 174,
+    rt_sigprocmask: 175,
     pread64: 180,
     mmap: 192,
     // fcntl64

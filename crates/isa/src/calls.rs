@@ -30,7 +30,8 @@ system_calls! {
     SystemCalls:
     adjtimex clock_adjtime clock_getres clock_gettime clock_settime clone close connect execve execveat exit_group fcntl
     futex getcpu getpid getsockopt gettid gettimeofday kill mmap mprotect munmap openat prctl pread64 prlimit64 read
-    recvmsg rt_sigaction rt_sigreturn seccomp sendmsg setns setsockopt settimeofday socket unshare wait4 write
+    recvmsg rt_sigaction rt_sigprocmask rt_sigreturn seccomp sendmsg setns setsockopt settimeofday socket unshare
+    wait4 write
     ;
     clock_adjtime64 clock_gettime64 clock_settime64 sigreturn time
 }
@@ -59,6 +60,7 @@ pub(crate) const ASM_GENERIC: SystemCalls = SystemCalls {
     clock_getres: 114,
     kill: 129,
     rt_sigaction: 134,
+    rt_sigprocmask: 135,
     rt_sigreturn: 139,
     prctl: 167,
     getcpu: 168,

@@ -166,6 +166,7 @@ mod tests {
             (calls.read, libc::SYS_read),
             (calls.recvmsg, libc::SYS_recvmsg),
             (calls.rt_sigaction, libc::SYS_rt_sigaction),
+            (calls.rt_sigprocmask, libc::SYS_rt_sigprocmask),
             (calls.rt_sigreturn, libc::SYS_rt_sigreturn),
             (calls.seccomp, libc::SYS_seccomp),
             (calls.sendmsg, libc::SYS_sendmsg),

@@ -73,6 +73,7 @@ const CALLS: SystemCalls = SystemCalls {
     mprotect: 10,
     munmap: 11,
     rt_sigaction: 13,
+    rt_sigprocmask: 14,
     rt_sigreturn: 15,
     pread64: 17,
     getpid: 39,

@@ -121,8 +121,9 @@ struct fastpathd_answer {
 	char sentence[FASTPATHD_SENTENCE];                    /* with an error: a description for people */
 };
 
-#define FASTPATHD_PATCH_BYTES 24
+#define FASTPATHD_PATCH_BYTES 1024
 
+/* A patch may replace a whole function: no other thread, and no signal handler, may run while patches are written. */
 struct fastpathd_patch {
 	uint64_t address; /* in the peer's vDSO */
 	uint32_t size;    /* size of original and replacement, at most FASTPATHD_PATCH_BYTES */
@@ -140,7 +141,7 @@ struct fastpathd_patch {
 FASTPATHD_ASSERT(sizeof(struct fastpathd_request) == 64);
 FASTPATHD_ASSERT(sizeof(struct fastpathd_section) == 24);
 FASTPATHD_ASSERT(sizeof(struct fastpathd_answer) == 496);
-FASTPATHD_ASSERT(sizeof(struct fastpathd_patch) == 64);
+FASTPATHD_ASSERT(sizeof(struct fastpathd_patch) == 2064);
 
 #undef FASTPATHD_ASSERT
 

@@ -21,7 +21,7 @@ pub const SENTENCE: usize = 256;
 /// Largest text behind an answer, in bytes.
 pub const TEXT: usize = 24 << 10;
 /// Largest patch, in bytes.
-pub const PATCH_BYTES: usize = 24;
+pub const PATCH_BYTES: usize = 1024;
 
 /// Defines an enumeration of the protocol's numbers.
 macro_rules! numbered {

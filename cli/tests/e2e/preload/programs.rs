@@ -32,6 +32,19 @@ fn a_program_on_musl_reads_clocks_without_system_calls() {
     reads_clocks_by_the_page("clock-musl");
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn callers_of_reads_are_found_from_each_instruction() {
+    use crate::call_frames::{FLAGS, have_call_frames};
+    let Some(program) = crate::common::helper_program("call-frames", "cc", FLAGS) else {
+        return;
+    };
+    let server = Server::start();
+    wait_until("reads with call frames", || {
+        have_call_frames(&finish(preloaded(&server, &[&program])).expect_success().out)
+    });
+}
+
 /// If the page does not answer, the program uses the kernel's own code, which was copied behind the image.
 #[test]
 fn a_program_whose_page_has_no_publisher_reads_by_the_kernel() {

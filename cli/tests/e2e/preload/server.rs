@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use fastpath_image::own_vdso;
-use fastpath_inject::redirection::{Form, region_for};
+use fastpath_inject::redirection::region_for;
 use fastpath_inject::{Shared, region};
 use fastpath_page::{ClockSet, Reader};
 use fastpath_publish::SharedPage;
@@ -179,8 +179,7 @@ impl Plan {
     fn of(request: &fastpath_protocol::Request, page: OwnedFd, mailbox: OwnedFd) -> Plan {
         use fastpath_protocol::{Answer, PATCH_BYTES, Patch, Section, Source};
         let own = own_vdso().expect("a vDSO").expect("a vDSO");
-        let plan =
-            region_for(&own.bytes, request.vdso, request.region, ClockSet::ALL, Form::default()).expect("a plan");
+        let plan = region_for(&own.bytes, request.vdso, request.region, ClockSet::ALL, false).expect("a plan");
         let section = |source: Source, from: u64, to: u64, protection: i32| Section {
             source: source as u32,
             offset: from as u32,

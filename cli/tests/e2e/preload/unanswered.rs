@@ -175,7 +175,7 @@ fn an_invalid_plan_is_not_carried_out() {
         Box::new(|plan| plan.mailbox = unsealed(&[0; 4096])),
         Box::new(|plan| plan.patches.clear()),
         Box::new(|plan| plan.patches = vec![plan.patches[0]; 1000]),
-        Box::new(|plan| plan.patches[0].size = 25),
+        Box::new(|plan| plan.patches[0].size = fastpath_protocol::PATCH_BYTES as u32 + 1),
         Box::new(|plan| plan.patches[0].size = 0),
         Box::new(|plan| plan.patches[0].address = 4096),
         Box::new(|plan| plan.patches[0].address = u64::MAX - 2),

@@ -29,7 +29,7 @@ use crate::hooked_calls::HookedCalls;
 use crate::mailbox_layout::HookState;
 use crate::redirection::apply::{NotApplied, apply};
 use crate::redirection::mapping::Region;
-use crate::redirection::{Form, LeftAlone, Record, RegionPlan, region_for};
+use crate::redirection::{LeftAlone, Record, RegionPlan, region_for};
 use crate::remote::{RemoteCalls, counter_is_readable};
 use crate::rescued_calls::{self, Rescued};
 use crate::sites::{Cache, Site, WATCHED};
@@ -118,11 +118,7 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     }
     let own_scans = Cache::default();
     let at = region::place_near(&target.maps, target.vdso_base)?;
-    let form = Form {
-        seated: true,
-        rescue: config.rescue,
-    };
-    let mut plan = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks, form)?;
+    let mut plan = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks, config.rescue)?;
     let abi = abi::of_isa_of_this_host()?;
     let known_filters = filters::are_on(pid).then(|| filters::read_all(session)).transpose()?;
     // A filter may kill the target for the system calls of the hook.

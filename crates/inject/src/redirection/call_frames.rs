@@ -6,12 +6,12 @@ use fastpath_image::elf::{Elf, u32_at};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess, Register};
 use object::elf::PT_GNU_EH_FRAME;
 
-use super::x86;
-
 /// What is said about one function.
 pub struct Frames {
     /// Offsets of the function's code in the vDSO.
     pub function: Range<u64>,
+    /// Its instructions.
+    pub code: Vec<Instruction>,
     /// Offsets of the instructions that describe its frames.
     pub program: Range<usize>,
     /// Whether the function begins with the frame of every function: the return address is what `rsp` points to.
@@ -48,8 +48,9 @@ const KEPT: [Register; 6] = [
     Register::R15,
 ];
 
-/// Reads the table of all functions; `None` if there is none, or it has another form than that of the linkers.
-pub fn read(vdso: &[u8]) -> Option<Vec<Frames>> {
+/// Reads the table of all functions of a vDSO that is mapped at `base`; `None` if there is none, or it has another form
+/// than that of the linkers.
+pub fn read(vdso: &[u8], base: u64) -> Option<Vec<Frames>> {
     /// Version 1; the table is in order, of two offsets from its start each, with four bytes.
     const HEADER: u32 = 0x3b03_1b01;
     /// More than any vDSO has functions.
@@ -71,8 +72,13 @@ pub fn read(vdso: &[u8]) -> Option<Vec<Frames>> {
         let has_none = vdso.get(at as usize + 16) == Some(&0);
         let program = at as usize + 17..end as usize;
         let is_sound = relative(at + 8, at + 8)? == start && vdso.get(program.clone()).is_some();
+        let function = start..start + u64::from(size);
+        let code = vdso.get(start as usize..function.end as usize).unwrap_or_default();
         is_sound.then(|| Frames {
-            function: start..start + u64::from(size),
+            function,
+            code: Decoder::with_ip(64, code, base + start, DecoderOptions::NONE)
+                .iter()
+                .collect(),
             program,
             is_usual: has_none && is_usual(vdso, cie as usize),
         })
@@ -105,7 +111,13 @@ impl Frames {
     /// Returns whether the function has no frame of its own, and calls no other.
     pub fn has_none(&self, vdso: &[u8]) -> bool {
         let program = vdso.get(self.program.clone());
-        self.is_usual && program.is_some_and(is_padding) && x86::callees(vdso, &self.function).is_empty()
+        self.is_usual && program.is_some_and(is_padding) && self.calls().next().is_none()
+    }
+
+    /// Returns the instructions that call other functions.
+    pub fn calls(&self) -> impl Iterator<Item = &Instruction> {
+        let is_call = |i: &&Instruction| i.is_call_near() || i.is_call_near_indirect();
+        self.code.iter().filter(is_call)
     }
 
     /// Returns the program that describes code without a frame of its own in the place of this function, but for the first

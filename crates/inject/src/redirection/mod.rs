@@ -20,7 +20,7 @@ mod x86;
 use std::ops::Range;
 
 use fastpath_image::vdso::Export;
-use fastpath_image::{Image, Isa, KernelFunctions, Vdso};
+use fastpath_image::{Image, Instance, Isa, KernelFunctions, Options, Placement, Vdso};
 use fastpath_page::ClockSet;
 
 use crate::error::{Error, Result};
@@ -30,7 +30,7 @@ use seat::Seat;
 #[cfg(target_arch = "x86_64")]
 pub use journal::Place;
 pub use journal::{Journal, MOST_RECORDS, Purpose, Record, State};
-pub use plan_region::{Form, RegionPlan, region_for};
+pub use plan_region::{RegionPlan, region_for};
 
 /// Name of the memory that a region is mapped from. The memory holds the image, the hook, the thunks and the journal,
 /// so the region is complete as soon as it is mapped, and /proc/PID/maps identifies it.
@@ -111,7 +111,7 @@ pub(crate) const SERVED: [&str; 3] = ["clock_gettime", "clock_gettime64", "getti
 const THUNK_ALIGNMENT: usize = 16;
 
 /// Plans the redirection of the vDSO `vdso`, mapped at `vdso_base`, to `image`, to be mapped at `image_at`, with thunks
-/// at `thunks_at`. `clocks` are those that the page will answer. `seated`: the image's code goes into the vDSO if it can.
+/// at `thunks_at`. `clocks` are those that the page will answer.
 pub fn plan(
     image: &Image,
     vdso: &[u8],
@@ -119,7 +119,6 @@ pub fn plan(
     image_at: u64,
     thunks_at: u64,
     clocks: ClockSet,
-    seated: bool,
 ) -> Result<Redirection> {
     let parsed = Vdso::parse(vdso).map_err(|e| Error::Unsupported(format!("the kernel's vDSO: {e}")))?;
     let exports: Vec<_> = parsed.exports().iter().filter(|e| e.is_function).collect();
@@ -134,7 +133,7 @@ pub fn plan(
         left_alone: Vec::new(),
         seat: None,
     };
-    if seated && image.isa() == Isa::X86_64 && clocks.contains(ClockSet::REALTIME) {
+    if image.isa() == Isa::X86_64 && clocks.contains(ClockSet::REALTIME) {
         redirection.take_seat((image, image_at), vdso, vdso_base, &exports, thunks_at);
     }
     for function in SERVED {
@@ -161,8 +160,10 @@ pub fn plan(
         let entry = Entry::new(vdso, vdso_base, export);
         let thunk_offset = redirection.thunks.len().next_multiple_of(THUNK_ALIGNMENT);
         let thunk_at = thunks_at + thunk_offset as u64;
-        let seat = redirection.seat.as_ref();
-        let target = seat.map_or(image_at + in_image.start, |seat| seat.clock_gettime);
+        let target = match &redirection.seat {
+            Some(seat) => redirection.patches[0].address + seat.clock_gettime,
+            None => image_at + in_image.start,
+        };
         let displaced = match image.isa() {
             Isa::X86_64 => x86::displace(&entry, 64, target, thunk_at),
             Isa::I386 => x86::displace(&entry, 32, target, thunk_at),
@@ -174,6 +175,7 @@ pub fn plan(
             Err(why) => redirection.left_alone.push(LeftAlone { function, why }),
         }
     }
+    redirection.fill_seat(image, image_at)?;
     Ok(redirection)
 }
 
@@ -207,21 +209,51 @@ impl Redirection {
             return;
         };
         let planned = Seat::plan(image, &gettimeofday, &clock_gettime, thunks_at);
-        let planned = planned.and_then(|(seat, displaced)| Ok((seat, gettimeofday.within_a_page(displaced)?)));
-        if let Ok((seat, displaced)) = planned {
+        let planned = planned.and_then(|(seat, displaced, frames)| {
+            let displaced = gettimeofday.within_a_page(displaced)?;
+            Ok((seat, displaced, frames))
+        });
+        if let Ok((seat, displaced, frames)) = planned {
             self.add("gettimeofday", &gettimeofday, displaced, 0, thunks_at);
-            self.patches.push(seat.frames.clone());
+            self.patches.push(frames);
             self.seat = Some(seat);
         }
     }
 
-    /// Fills the image's code in, from an instance that will be mapped at `image_at`.
-    fn fill_seat(&mut self, instance: &[u8], image_at: u64) -> std::result::Result<(), String> {
-        if let (Some(seat), Some(patch)) = (&self.seat, self.patches.first_mut()) {
-            let code = seat.code(instance, image_at, self.kernel.address("clock_gettime"))?;
+    /// Fills in the image's code, which will be mapped at `image_at`.
+    fn fill_seat(&mut self, image: &Image, image_at: u64) -> Result<()> {
+        if let Some(seat) = &self.seat {
+            let instance = self.instance(image, image_at)?;
+            let (kernels, patch) = (self.kernel.address("clock_gettime"), &mut self.patches[0]);
+            let code = seat.code(patch.address, instance.bytes(), image_at, kernels);
+            let code = code.map_err(Error::Unsupported)?;
             patch.replacement[..code.len()].copy_from_slice(&code);
         }
         Ok(())
+    }
+
+    /// Returns an instance of the image that falls back to the kernel's functions.
+    fn instance(&self, image: &Image, image_at: u64) -> Result<Instance> {
+        let options = Options {
+            kernel: self.kernel,
+            ..Options::at(Placement::at(image_at))
+        };
+        Instance::new(image, &options).map_err(|e| Error::Unsupported(e.to_string()))
+    }
+
+    /// Returns the same for a vDSO and a region that lie this much higher, in programs for x86-64: the code refers to
+    /// both by distances.
+    fn higher_by(&self, distance: u64) -> Redirection {
+        let mut moved = self.clone();
+        moved.kernel = KernelFunctions::from_fn(|function| {
+            let address = self.kernel.address(function);
+            (address != 0).then(|| address.wrapping_add(distance))
+        });
+        let patches = moved.patches.iter_mut().map(|patch| &mut patch.address);
+        let copies = moved.moved.iter_mut();
+        let all = patches.chain(copies.flat_map(|moved| [&mut moved.from, &mut moved.to]));
+        all.for_each(|address| *address = address.wrapping_add(distance));
+        moved
     }
 
     fn add(

@@ -1,9 +1,11 @@
 //! The whole region of a process, as bytes.
 
+use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use fastpath_code::rescue::thunk::Routine;
-use fastpath_image::{Image, Instance, Isa, KernelFunctions, Options, Placement, Vdso};
+use fastpath_image::{Instance, Isa, KernelFunctions, Options, Placement, Vdso};
 use fastpath_page::ClockSet;
 
 use super::{EntryPatch, Journal, LeftAlone, Moved, Purpose, Record, Redirection, State, plan};
@@ -33,37 +35,100 @@ pub struct RegionPlan {
     pub routines: Vec<Routine>,
 }
 
-/// What a process gets besides.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Form {
-    /// The image's code in the kernel's vDSO, where that has room (`seat.rs`).
-    pub seated: bool,
-    /// Its own system calls for time are to be redirected too.
-    pub rescue: bool,
+/// Plans a region at `region_at` for a process whose kernel's vDSO has these bytes at `vdso_base`; `clocks` are those
+/// that its page will answer. `rescue`: its own system calls for time are to be redirected too. Refuses unless
+/// clock_gettime can be redirected.
+pub fn region_for(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet, rescue: bool) -> Result<RegionPlan> {
+    let is_it = |known: &&Arc<Known>| known.suits(vdso, vdso_base, region_at, clocks);
+    // Never waits: after a fork, the lock of another thread would stay locked.
+    let known = || KNOWN.try_lock().ok();
+    let found = known().and_then(|known| known.iter().find(is_it).cloned());
+    let planned = match found {
+        Some(found) => found,
+        None => {
+            let planned = Arc::new(Known::plan(vdso, vdso_base, region_at, clocks)?);
+            if let Some(mut known) = known() {
+                known.truncate(MOST_KNOWN - 1);
+                known.push_front(planned.clone());
+            }
+            planned
+        }
+    };
+    planned.region(vdso_base, rescue)
 }
 
-/// Plans a region at `region_at` for a process whose kernel's vDSO has these bytes at `vdso_base`; `clocks` are those
-/// that its page will answer. Refuses unless clock_gettime can be redirected.
-pub fn region_for(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet, form: Form) -> Result<RegionPlan> {
-    let parsed = Vdso::parse(vdso).map_err(|e| Error::Unsupported(format!("the kernel's vDSO: {e}")))?;
-    let isa = Isa::of_elf(parsed.machine(), parsed.is_64());
-    let abi = isa.and_then(abi::of_isa).ok_or_else(|| {
-        Error::Unsupported("its vDSO is of an instruction set whose programs are not redirected".into())
-    })?;
-    let (image, hook) = abi::of_this_build(abi)?;
-    let image_at = region_at + region::IMAGE;
-    let thunks_at = region_at + region::ENTRY_THUNKS;
-    let redirection = plan(image, vdso, vdso_base, image_at, thunks_at, clocks, form.seated)?;
-    if let Some(why) = redirection.refusal() {
-        return Err(Error::Unsupported(why));
+/// A redirection that was planned once: all programs of a host have the same vDSO, at different addresses.
+pub(super) struct Known {
+    vdso: Vec<u8>,
+    vdso_base: u64,
+    region_at: u64,
+    clocks: ClockSet,
+    abi: &'static dyn Abi,
+    redirection: Redirection,
+    /// Whether the functions that answer a program's own system calls use general registers only.
+    uses_general_registers: OnceLock<bool>,
+}
+
+/// The last ones, of programs of 64 and 32 bits.
+static KNOWN: Mutex<VecDeque<Arc<Known>>> = Mutex::new(VecDeque::new());
+const MOST_KNOWN: usize = 8;
+
+impl Known {
+    /// Returns whether this is the plan for a program, but for the address, where that does not matter.
+    pub(super) fn suits(&self, vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet) -> bool {
+        let distance = vdso_base.wrapping_sub(self.vdso_base);
+        self.clocks == clocks
+            && region_at == self.region_at.wrapping_add(distance)
+            && (distance == 0 || self.abi.isa() == Isa::X86_64)
+            && self.vdso == vdso
     }
-    let kernel = redirection.kernel;
-    let mut plan = RegionPlan::from_redirection(abi, region_at, redirection, vdso_base, clocks)?;
-    let names: Vec<&str> = hook.rescue.iter().map(|(name, ..)| *name).collect();
-    if form.rescue && super::general::uses_general_registers(vdso, &parsed, &names) {
-        plan.put_routines(abi, region_at, kernel)?;
+
+    pub(super) fn plan(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet) -> Result<Known> {
+        let parsed = Vdso::parse(vdso).map_err(|e| Error::Unsupported(format!("the kernel's vDSO: {e}")))?;
+        let isa = Isa::of_elf(parsed.machine(), parsed.is_64());
+        let abi = isa.and_then(abi::of_isa).ok_or_else(|| {
+            Error::Unsupported("its vDSO is of an instruction set whose programs are not redirected".into())
+        })?;
+        let (image, _) = abi::of_this_build(abi)?;
+        let image_at = region_at + region::IMAGE;
+        let thunks_at = region_at + region::ENTRY_THUNKS;
+        Ok(Known {
+            vdso: vdso.to_vec(),
+            vdso_base,
+            region_at,
+            clocks,
+            abi,
+            redirection: plan(image, vdso, vdso_base, image_at, thunks_at, clocks)?,
+            uses_general_registers: OnceLock::new(),
+        })
     }
-    Ok(plan)
+
+    fn uses_general_registers(&self) -> bool {
+        let find = || {
+            let (Ok(parsed), Some(hook)) = (Vdso::parse(&self.vdso), self.abi.hook()) else {
+                return false;
+            };
+            let names: Vec<&str> = hook.rescue.iter().map(|(name, ..)| *name).collect();
+            super::general::uses_general_registers(&self.vdso, &parsed, &names)
+        };
+        *self.uses_general_registers.get_or_init(find)
+    }
+
+    /// Returns the region for a program that the plan suits.
+    pub(super) fn region(&self, vdso_base: u64, rescue: bool) -> Result<RegionPlan> {
+        let distance = vdso_base.wrapping_sub(self.vdso_base);
+        let redirection = self.redirection.higher_by(distance);
+        if let Some(why) = redirection.refusal() {
+            return Err(Error::Unsupported(why));
+        }
+        let kernel = redirection.kernel;
+        let region_at = self.region_at.wrapping_add(distance);
+        let mut plan = RegionPlan::from_redirection(self.abi, region_at, redirection, vdso_base, self.clocks)?;
+        if rescue && self.uses_general_registers() {
+            plan.put_routines(self.abi, region_at, kernel)?;
+        }
+        Ok(plan)
+    }
 }
 
 impl RegionPlan {
@@ -89,16 +154,13 @@ impl RegionPlan {
     fn from_redirection(
         abi: &dyn Abi,
         region_at: u64,
-        mut redirection: Redirection,
+        redirection: Redirection,
         vdso_base: u64,
         clocks: ClockSet,
     ) -> Result<RegionPlan> {
         let (image, hook) = abi::of_this_build(abi)?;
         let image_at = region_at + region::IMAGE;
-        let instance = instance(image, image_at, &redirection)?;
-        redirection
-            .fill_seat(instance.bytes(), image_at)
-            .map_err(Error::Unsupported)?;
+        let instance = redirection.instance(image, image_at)?;
         let mut journal = Journal {
             state: State::InForce,
             is_of_start: false,
@@ -192,7 +254,7 @@ impl RegionPlan {
     /// Makes the image the program's vDSO, and adds a second one.
     fn add_own_image(&mut self, abi: &dyn Abi, region_at: u64) -> Result<()> {
         let (image, _) = abi::of_this_build(abi)?;
-        let mut vdso = instance(image, region_at + region::IMAGE, &Redirection::default())?;
+        let mut vdso = Redirection::default().instance(image, region_at + region::IMAGE)?;
         // It would only make the system call. glibc returns the function's result as it is, without errno.
         vdso.hide(image, "time");
         self.vdso = vdso.bytes().to_vec();
@@ -209,14 +271,6 @@ impl RegionPlan {
     pub(crate) fn put_sysinfo_thunk(&mut self, thunk: &[u8]) -> Result<()> {
         self.put(region::THUNKS..region::STATE, thunk)
     }
-}
-
-fn instance(image: &Image, image_at: u64, redirection: &Redirection) -> Result<Instance> {
-    let options = Options {
-        kernel: redirection.kernel,
-        ..Options::at(Placement::at(image_at))
-    };
-    Instance::new(image, &options).map_err(|e| Error::Unsupported(e.to_string()))
 }
 
 impl Record {

@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use fastpath_image::Image;
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, InstructionInfoFactory};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory};
 
 use super::call_frames::{self, Frames, keeps_frame};
 use super::{Displaced, Entry, EntryPatch, x86};
@@ -20,14 +20,10 @@ use super::{Displaced, Entry, EntryPatch, x86};
 pub(crate) struct Seat {
     /// Offsets in the image of the code: of gettimeofday and clock_gettime, which are neighbours.
     pub code: Range<u64>,
-    /// Address of the kernel's gettimeofday.
-    pub at: u64,
-    /// Address of clock_gettime there.
+    /// Offset of clock_gettime in the seat.
     pub clock_gettime: u64,
-    /// Displaced instructions of the kernel's clock_gettime behind it: their address, and the bytes.
-    pub thunk: Option<(u64, Vec<u8>)>,
-    /// Change of the call frame information.
-    pub frames: EntryPatch,
+    /// Displaced instructions of the kernel's clock_gettime, which are put behind the code.
+    thunk: Option<Vec<u8>>,
 }
 
 /// Size of the largest function that is replaced: the journal keeps its bytes, and the region the copy.
@@ -37,13 +33,13 @@ const FILLER: u8 = 0xcc;
 
 impl Seat {
     /// Plans the code of an image, which will be mapped at an address, in the place of the kernel's `gettimeofday`, whose
-    /// copy is to be at `copy_at`.
+    /// copy is to be at `copy_at`. Returns the change of the call frame information, too.
     pub fn plan(
         (image, image_at): (&Image, u64),
         gettimeofday: &Entry<'_>,
         clock_gettime: &Entry<'_>,
         copy_at: u64,
-    ) -> Result<(Seat, Displaced), String> {
+    ) -> Result<(Seat, Displaced, EntryPatch), String> {
         let (first, second) = super::function_of(image, "gettimeofday")
             .zip(super::function_of(image, "clock_gettime"))
             .ok_or("not both are served")?;
@@ -55,24 +51,22 @@ impl Seat {
         let at = gettimeofday.address();
         require_no_frames(&relocated(image.bytes(), &code, image_at, at, |target| target)?)?;
         let vdso = gettimeofday.code;
-        let all = call_frames::read(vdso).ok_or("it has no call frames")?;
+        let all = call_frames::read(vdso, gettimeofday.base).ok_or("it has no call frames")?;
         let frames = Frames::find(&all, gettimeofday.range()).ok_or("its gettimeofday has no call frames")?;
-        let others = all
-            .iter()
-            .map(|frames| &frames.function)
-            .filter(|other| **other != frames.function);
-        for other in others {
-            if x86::branches_into(vdso, other, &frames.function) {
-                return Err("its gettimeofday is part of another function".into());
-            }
+        let middle = at + 1..at + size as u64;
+        let is_into = |i: &Instruction| x86::is_branch(i) && middle.contains(&i.near_branch_target());
+        let mut others = all.iter().filter(|other| other.function != frames.function);
+        if others.any(|other| other.code.iter().any(is_into)) {
+            return Err("its gettimeofday is part of another function".into());
         }
-        let (copy, moved) = x86::copy_function(gettimeofday, copy_at)?;
+        let (copy, moved) = x86::copy_function(&frames.code, copy_at)?;
         // Then the return address of a thread in a callee is what its stack pointer points to (attach/frames.rs).
-        let has_no_frame = |callee: u64| {
+        let has_no_frame = |call: &Instruction| {
+            let callee = call.near_branch_target().wrapping_sub(gettimeofday.base);
             let frames = all.iter().find(|frames| frames.function.start == callee);
             frames.is_some_and(|frames| frames.has_none(vdso))
         };
-        if !x86::callees(vdso, &frames.function).into_iter().all(has_no_frame) {
+        if !frames.calls().all(has_no_frame) {
             return Err("its gettimeofday calls functions with frames".into());
         }
         let displaced = Displaced {
@@ -84,29 +78,25 @@ impl Seat {
         let seated = at + second.start - code.start;
         let thunk_at = (code.end - code.start) as usize;
         let thunk = thunk_in_seat(frames, &all, clock_gettime, seated, at, thunk_at, size);
-        let (thunk, program) = match thunk {
-            Some((thunk, program)) => (Some((at + thunk_at as u64, thunk)), program),
-            None => (None, frames.without_any()),
-        };
+        let (thunk, program) = thunk.unzip();
         let frames = EntryPatch {
             function: "gettimeofday",
             address: gettimeofday.base + frames.program.start as u64,
             original: vdso[frames.program.clone()].to_vec(),
-            replacement: program,
+            replacement: program.unwrap_or_else(|| frames.without_any()),
         };
         let seat = Seat {
             code,
-            at,
-            clock_gettime: seated,
+            clock_gettime: seated - at,
             thunk,
-            frames,
         };
-        Ok((seat, displaced))
+        Ok((seat, displaced, frames))
     }
 
-    /// Returns the code, from an instance of the image that will be mapped at `image_at`, and that falls back to
-    /// `clock_gettime`. The image itself does not use what is in the seat: a thread may be in it after a detach.
-    pub fn code(&self, instance: &[u8], image_at: u64, clock_gettime: u64) -> Result<Vec<u8>, String> {
+    /// Returns the code for the address `at`, from an instance of the image that will be mapped at `image_at`, and that
+    /// falls back to `clock_gettime`. The image itself does not use what is in the seat: a thread may be in it after a
+    /// detach.
+    pub fn code(&self, at: u64, instance: &[u8], image_at: u64, clock_gettime: u64) -> Result<Vec<u8>, String> {
         // The image falls back to the kernel by a jump through a slot.
         let through_slot = |target: u64| {
             let jump = instance.get(target.checked_sub(image_at)? as usize..)?;
@@ -116,13 +106,11 @@ impl Seat {
             Some(u64::from_le_bytes(instance.get(slot..slot + 8)?.try_into().ok()?))
         };
         let target = |target: u64| match (through_slot(target), &self.thunk) {
-            (Some(function), Some((thunk, _))) if function == clock_gettime => *thunk,
+            (Some(function), Some(_)) if function == clock_gettime => at + self.code.end - self.code.start,
             _ => target,
         };
-        let mut code = relocated(instance, &self.code, image_at, self.at, target)?;
-        if let Some((_, thunk)) = &self.thunk {
-            code.extend(thunk);
-        }
+        let mut code = relocated(instance, &self.code, image_at, at, target)?;
+        code.extend(self.thunk.iter().flatten());
         Ok(code)
     }
 }
@@ -137,7 +125,7 @@ fn relocated(
 ) -> Result<Vec<u8>, String> {
     let bytes = image.get(code.start as usize..code.end as usize);
     let bytes = bytes.ok_or("the image is shorter")?;
-    x86::copied(bytes, 64, image_at + code.start, at, target)
+    x86::copied(bytes, image_at + code.start, at, target)
 }
 
 /// Returns the displaced instructions of clock_gettime as they stand behind the image's code, at this offset, and the

@@ -7,13 +7,9 @@ use fastpath_image::{Image, own_vdso};
 use fastpath_page::{Anchor, Base, Init, Page, Rate, Writer};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
+use super::plan_region::Known;
 use super::*;
 use crate::region;
-
-const SEATED: Form = Form {
-    seated: true,
-    rescue: false,
-};
 
 /// A time that no clock of this machine shows.
 const FOREIGN_SEC: i64 = 77_000_000_000;
@@ -35,7 +31,7 @@ fn this_machines() -> Vdso {
 fn this_machines_vdso_can_be_redirected_and_only_its_clock_functions_are() {
     let vdso = this_machines();
     let region = vdso.base - (1 << 20);
-    let plan = region_for(&vdso.bytes, vdso.base, region, ClockSet::ALL, SEATED).unwrap();
+    let plan = region_for(&vdso.bytes, vdso.base, region, ClockSet::ALL, false).unwrap();
     assert_eq!(plan.left_alone, []);
     let functions: Vec<_> = plan.patches.iter().map(|p| p.function).collect();
     // Its code, its call frames, and the jump there.
@@ -47,7 +43,7 @@ fn this_machines_vdso_can_be_redirected_and_only_its_clock_functions_are() {
     }
     let journal = Journal::parse(&plan.code[region::JOURNAL as usize..]).unwrap();
     assert_eq!(journal, plan.journal);
-    let without_realtime = region_for(&vdso.bytes, vdso.base, region, ClockSet::MONOTONIC, SEATED).unwrap();
+    let without_realtime = region_for(&vdso.bytes, vdso.base, region, ClockSet::MONOTONIC, false).unwrap();
     assert_eq!(without_realtime.patches.len(), 1);
 }
 
@@ -61,7 +57,7 @@ fn a_vdso_with_an_unknown_function_is_redirected_all_the_same() {
     vdso.bytes[at..at + "getcpu".len()].copy_from_slice(b"unlock");
     let parsed = fastpath_image::Vdso::parse(&vdso.bytes).unwrap();
     assert!(parsed.find("__vdso_unlock").is_some());
-    let plan = region_for(&vdso.bytes, vdso.base, vdso.base - (1 << 20), ClockSet::ALL, SEATED).unwrap();
+    let plan = region_for(&vdso.bytes, vdso.base, vdso.base - (1 << 20), ClockSet::ALL, false).unwrap();
     let functions: Vec<_> = plan.patches.iter().map(|patch| patch.function).collect();
     assert_eq!(functions, ["gettimeofday", "gettimeofday", "clock_gettime"]);
 }
@@ -82,7 +78,7 @@ fn kernels_vdsos() -> Vec<(String, Vec<u8>)> {
 fn the_images_code_is_described_by_call_frames_and_every_byte_can_be_put_back() {
     let base = 0x7fff_0000_0000;
     for (name, before) in kernels_vdsos() {
-        let plan = region_for(&before, base, base - (1 << 20), ClockSet::ALL, SEATED).unwrap();
+        let plan = region_for(&before, base, base - (1 << 20), ClockSet::ALL, false).unwrap();
         let [seat, frames, entry] = &plan.journal.records[..] else {
             panic!("{name}: {} changes", plan.journal.records.len());
         };
@@ -135,12 +131,36 @@ fn the_images_code_is_described_by_call_frames_and_every_byte_can_be_put_back() 
 }
 
 #[test]
+fn a_plan_that_is_kept_is_the_one_that_each_program_would_get_by_itself() {
+    let (base, region) = (0x7fff_0000_0000, 0x7ffe_fff0_0000);
+    for (name, vdso) in kernels_vdsos() {
+        let known = Known::plan(&vdso, base, region, ClockSet::ALL).unwrap();
+        for higher in [0, 0x1000, 0x00ff_ffff_f000_u64.wrapping_neg(), 0x1234_5000] {
+            let (base, region) = (base.wrapping_add(higher), region.wrapping_add(higher));
+            assert!(known.suits(&vdso, base, region, ClockSet::ALL), "{name}");
+            for rescue in [false, true] {
+                let own = Known::plan(&vdso, base, region, ClockSet::ALL).unwrap();
+                let [kept, own] = [&known, &own].map(|known| known.region(base, rescue).unwrap());
+                assert!(kept.code == own.code, "{name}: {higher:#x}");
+                assert_eq!((kept.patches, kept.moved), (own.patches, own.moved), "{name}");
+            }
+        }
+        let mut other = vdso.clone();
+        *other.last_mut().unwrap() ^= 1;
+        assert!(!known.suits(&other, base, region, ClockSet::ALL));
+        assert!(!known.suits(&vdso, base, region + 4096, ClockSet::ALL));
+        assert!(!known.suits(&vdso, base + 4096, region, ClockSet::ALL));
+        assert!(!known.suits(&vdso, base, region, ClockSet::MONOTONIC));
+    }
+}
+
+#[test]
 fn a_gettimeofday_with_a_breakpoint_or_a_computed_jump_stays_in_its_place() {
     let vdso = this_machines();
     let parsed = fastpath_image::Vdso::parse(&vdso.bytes).unwrap();
     let at = parsed.find("__vdso_gettimeofday").unwrap() as usize;
     let size = |bytes: &[u8]| {
-        let plan = region_for(bytes, vdso.base, vdso.base - (1 << 20), ClockSet::ALL, SEATED).unwrap();
+        let plan = region_for(bytes, vdso.base, vdso.base - (1 << 20), ClockSet::ALL, false).unwrap();
         plan.patches.iter().map(|patch| patch.original.len()).max()
     };
     assert!(size(&vdso.bytes) > Some(400));
@@ -164,12 +184,11 @@ fn functions_that_are_not_served_keep_their_addresses_and_those_that_are_get_the
         at + region::IMAGE,
         thunks,
         ClockSet::ALL,
-        false,
     )
     .unwrap();
     let parsed = fastpath_image::Vdso::parse(&vdso.bytes).unwrap();
     let kernels = KernelFunctions::from_vdso(&parsed, vdso.base);
-    let wanted = |second: u64| kernels.with("clock_gettime", thunks).with("gettimeofday", second);
+    let wanted = |second: u64| kernels.with("gettimeofday", thunks).with("clock_gettime", second);
     let is_second = |offset: usize| plan.kernel == wanted(thunks + offset as u64);
     let second = (0..plan.thunks.len())
         .step_by(THUNK_ALIGNMENT)
@@ -231,7 +250,7 @@ fn redirect_this_process(vdso: &Vdso, page: &OwnedFd) -> RegionPlan {
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     map(at, size, libc::PROT_READ | libc::PROT_EXEC, private, -1);
     let shared = libc::MAP_SHARED | libc::MAP_FIXED;
-    let plan = region_for(&vdso.bytes, vdso.base, at, ClockSet::ALL, SEATED).unwrap();
+    let plan = region_for(&vdso.bytes, vdso.base, at, ClockSet::ALL, false).unwrap();
     let memory = std::fs::File::options().write(true).open("/proc/self/mem").unwrap();
     memory.write_all_at(&plan.code, at).unwrap();
     map(at + region::PAGE, 4096, libc::PROT_READ, shared, page.as_raw_fd());

@@ -6,8 +6,6 @@ use iced_x86::{
     OpKind, Register,
 };
 
-use std::ops::Range;
-
 use super::{Displaced, Entry, Offsets};
 
 /// Size of `jmp rel32`.
@@ -36,46 +34,19 @@ pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Res
         instructions.push(instruction);
     }
     let displaced = first + 1..first + length as u64;
-    let into = decoder
-        .iter()
-        .chain(instructions.iter().copied())
-        .find(|i| is_branch(i) && displaced.contains(&i.near_branch_target()));
-    if let Some(branch) = into {
-        return Err(format!(
-            "it branches back into its first instructions from {:#x}",
-            branch.ip()
-        ));
-    }
-    let jump_there = jump(bits, first, target)?;
-
-    let moved_from: Vec<_> = instructions.iter().map(|i| (i.ip() - first) as usize).collect();
-    // The encoder's tables take most of a millisecond to fill, at the first start of a program under each `run`.
-    if instructions.iter().all(|i| i.flow_control() == FlowControl::Next) {
-        let mut thunk = copied(&entry.bytes()[..length], bits, first, thunk_at, |target| target)?;
-        thunk.extend(jump(bits, thunk_at + length as u64, first + length as u64)?);
-        let moved = moved_from.into_iter().filter(|from| *from > 0);
-        return Ok(Displaced {
-            at: 0,
-            jump: jump_there,
-            thunk,
-            moved: moved.map(|from| (from, from)).collect(),
-        });
+    let mut all = decoder.iter().chain(instructions.iter().copied());
+    if all.any(|i| is_branch(&i) && displaced.contains(&i.near_branch_target())) {
+        return Err("it branches back into its first instructions".into());
     }
     let back = back_to(entry, &mut instructions, bits, first + length as u64).map_err(|e| e.to_string())?;
     instructions.extend(back);
-    let block = InstructionBlock::new(&instructions, thunk_at);
-    let encoded = BlockEncoder::encode(bits, block, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)
-        .map_err(|e| format!("its first instructions cannot be moved: {e}"))?;
-    let copies = encoded.new_instruction_offsets.iter().map(|offset| *offset as usize);
-    let moved: Vec<_> = moved_from
-        .into_iter()
-        .zip(copies)
-        .filter(|(from, _)| *from > 0)
-        .collect();
+    let (thunk, mut moved) = encoded(bits, &instructions, thunk_at)?;
+    // Not the jump back, which has no place there.
+    moved.retain(|(from, _)| *from < length);
     Ok(Displaced {
         at: 0,
-        jump: jump_there,
-        thunk: encoded.code_buffer,
+        jump: jump(bits, first, target)?,
+        thunk,
         moved,
     })
 }
@@ -132,12 +103,12 @@ fn returned_address_in(entry: &Entry<'_>, address: u64) -> Option<Register> {
     (is_load && register != Register::ESP && ret.code() == Code::Retnd).then_some(register)
 }
 
-/// Returns the copies at `at` of the instructions `code` at `from`. An operand that is relative to the address of its
+/// Returns the copies at `at` of the instructions `code` for x86-64 at `from`, each as long as before. An operand that is relative to the address of its
 /// instruction keeps its place, and so does the target of a branch out of the code, but that `target` may replace it.
-pub fn copied(code: &[u8], bits: u32, from: u64, at: u64, target: impl Fn(u64) -> u64) -> Result<Vec<u8>, String> {
+pub fn copied(code: &[u8], from: u64, at: u64, target: impl Fn(u64) -> u64) -> Result<Vec<u8>, String> {
     let mut copies = code.to_vec();
     let is_inside = |address: &u64| (from..from + code.len() as u64).contains(address);
-    let mut decoder = Decoder::with_ip(bits, code, from, DecoderOptions::NONE);
+    let mut decoder = Decoder::with_ip(64, code, from, DecoderOptions::NONE);
     while decoder.can_decode() {
         let start = decoder.position();
         let instruction = decoder.decode();
@@ -157,7 +128,7 @@ pub fn copied(code: &[u8], bits: u32, from: u64, at: u64, target: impl Fn(u64) -
                 let place = start + place;
                 copies[place..place + 4].copy_from_slice(&distance.to_le_bytes());
             }
-            _ => return Err("its first instructions cannot be moved: an operand is out of reach".into()),
+            _ => return Err("it cannot be moved: an operand is out of reach".into()),
         }
     }
     Ok(copies)
@@ -165,13 +136,10 @@ pub fn copied(code: &[u8], bits: u32, from: u64, at: u64, target: impl Fn(u64) -
 
 /// Returns a copy at `at` of a whole function for x86-64, and the offsets of its instructions in the function and in the
 /// copy.
-pub fn copy_function(entry: &Entry<'_>, at: u64) -> Result<(Vec<u8>, Offsets), String> {
-    let first = entry.address();
-    let mut decoder = Decoder::with_ip(64, entry.bytes(), first, DecoderOptions::NONE);
-    let instructions: Vec<Instruction> = decoder.iter().collect();
+pub fn copy_function(instructions: &[Instruction], at: u64) -> Result<(Vec<u8>, Offsets), String> {
     let ends = |i: &Instruction| matches!(i.flow_control(), FlowControl::Return | FlowControl::UnconditionalBranch);
     let mut is_behind_end = false;
-    for instruction in &instructions {
+    for instruction in instructions {
         let is_known = match instruction.flow_control() {
             FlowControl::Next
             | FlowControl::ConditionalBranch
@@ -193,40 +161,24 @@ pub fn copy_function(entry: &Entry<'_>, at: u64) -> Result<(Vec<u8>, Offsets), S
     if !is_behind_end {
         return Err("another function follows it".into());
     }
-    let block = InstructionBlock::new(&instructions, at);
-    let encoded = BlockEncoder::encode(64, block, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)
+    encoded(64, instructions, at)
+}
+
+/// Returns these instructions at `at`, and the offsets of all but the first one, before and there.
+fn encoded(bits: u32, instructions: &[Instruction], at: u64) -> Result<(Vec<u8>, Offsets), String> {
+    let first = instructions.first().map_or(0, Instruction::ip);
+    let block = InstructionBlock::new(instructions, at);
+    let encoded = BlockEncoder::encode(bits, block, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)
         .map_err(|e| format!("it cannot be moved: {e}"))?;
     let mut moved = Vec::new();
     for (instruction, offset) in instructions.iter().zip(&encoded.new_instruction_offsets) {
         if *offset == u32::MAX {
             return Err("it cannot be moved: a branch is out of reach".into());
         }
-        moved.push(((instruction.ip() - first) as usize, *offset as usize));
+        moved.push((instruction.ip().wrapping_sub(first) as usize, *offset as usize));
     }
     moved.retain(|(from, _)| *from > 0);
     Ok((encoded.code_buffer, moved))
-}
-
-/// Returns whether code of a vDSO branches into a function, but not to its start. Both are offsets.
-pub fn branches_into(vdso: &[u8], code: &Range<u64>, function: &Range<u64>) -> bool {
-    let middle = function.start + 1..function.end;
-    let is_into = |i: &Instruction| is_branch(i) && middle.contains(&i.near_branch_target());
-    instructions(vdso, code).iter().any(is_into)
-}
-
-/// Returns the functions that code of a vDSO calls, at offsets.
-pub fn callees(vdso: &[u8], code: &Range<u64>) -> Vec<u64> {
-    let is_call = |i: &&Instruction| i.is_call_near() || i.is_call_near_indirect();
-    let instructions = instructions(vdso, code);
-    let calls = instructions.iter().filter(is_call);
-    calls.map(Instruction::near_branch_target).collect()
-}
-
-fn instructions(vdso: &[u8], code: &Range<u64>) -> Vec<Instruction> {
-    let bytes = vdso.get(code.start as usize..code.end as usize).unwrap_or_default();
-    Decoder::with_ip(64, bytes, code.start, DecoderOptions::NONE)
-        .iter()
-        .collect()
 }
 
 pub fn is_branch(instruction: &Instruction) -> bool {
