@@ -1,9 +1,12 @@
 //! Unwinders find the callers of reads of clocks: profilers, exceptions and cancellation depend on it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+use std::process::Command;
 
 use crate::attach::{attach, detach, hazard_of};
-use crate::common::{finish, helper_program, served, wait_until};
+use crate::common::{finish, helper_program, program, served, skip, start, tool, wait_until};
 
 pub const FLAGS: &[&str] = &["-fexceptions", "-fnon-call-exceptions"];
 
@@ -63,4 +66,119 @@ fn callers_are_found_after_detach() {
     detach(pid).expect_success();
     pid.signal(libc::SIGUSR1);
     assert!(have_call_frames(&running.finish().expect_success().out));
+}
+
+#[test]
+fn exceptions_that_a_signal_handler_throws_from_reads_are_caught() {
+    let Some(program) = helper_program("throwing-handler", "g++", &["-fnon-call-exceptions"]) else {
+        return;
+    };
+    assert_eq!(finish(served(&[&program])).expect_success().out, "200 of 200 caught\n");
+}
+
+/// Returns the addresses of the mappings in a text like /proc/PID/maps that `is_wanted` selects by their lines.
+fn mappings(maps: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<Range<u64>> {
+    let address = |text: &str| u64::from_str_radix(text, 16).expect("an address");
+    let mapping = |line: &str| {
+        let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+        Some(address(start)..address(end))
+    };
+    maps.lines()
+        .filter(|line| is_wanted(line))
+        .filter_map(mapping)
+        .collect()
+}
+
+fn are_in(mappings: &[Range<u64>], address: u64) -> bool {
+    mappings.iter().any(|mapping| mapping.contains(&address))
+}
+
+/// By Debian's libunwind, in the process. Samples of code of no object are left out: no unwinder knows it.
+#[test]
+fn gperftools_finds_the_callers_of_reads() {
+    const PROFILER: &str = "/usr/lib/x86_64-linux-gnu/libprofiler.so";
+    let Some(clock) = program("clock-glibc") else { return };
+    if !Path::new(PROFILER).exists() {
+        return skip(format_args!("no {PROFILER} on this machine"));
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let profile = directory.path().join("profile");
+    let variables = [
+        format!("CPUPROFILE={}", profile.display()),
+        "CPUPROFILE_FREQUENCY=1000".into(),
+        format!("LD_PRELOAD={PROFILER}"),
+    ];
+    wait_until("samples of reads", || {
+        let mut command = vec!["env"];
+        command.extend(variables.iter().map(String::as_str));
+        command.extend([&*clock, "20000000", "MONOTONIC"]);
+        finish(served(&command)).expect_success();
+        let profile = std::fs::read(&profile).expect("the profile");
+        let (words, _) = profile.as_chunks();
+        let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
+        // Five words of a header; then for each stack, how often it was seen, its depth, and its addresses. The last one
+        // was seen never, and the text of /proc/self/maps follows it.
+        let mut stacks: Vec<Vec<u64>> = Vec::new();
+        let mut size = 5;
+        words.by_ref().take(5).for_each(drop);
+        loop {
+            let (count, depth) = (words.next().expect("a count"), words.next().expect("a depth"));
+            let stack: Vec<u64> = words.by_ref().take(depth as usize).collect();
+            size += 2 + stack.len();
+            if count == 0 {
+                break;
+            }
+            stacks.push(stack);
+        }
+        let maps = String::from_utf8_lossy(&profile[8 * size..]);
+        let vdso = mappings(&maps, |line| line.contains("[vdso]"));
+        let region = mappings(&maps, |line| line.contains("fastpath-region"));
+        let own = mappings(&maps, |line| line.contains("clock-glibc"));
+        assert!(!region.is_empty(), "{maps}");
+        stacks.retain(|stack| are_in(&vdso, stack[0]) && !stack.iter().any(|at| are_in(&region, *at)));
+        for stack in &stacks {
+            assert!(stack.iter().any(|at| are_in(&own, *at)), "{stack:x?}\n{maps}");
+        }
+        stacks.len() >= 10
+    });
+}
+
+/// By elfutils, from outside.
+#[test]
+fn eu_stack_finds_the_callers_of_reads_in_a_process_and_in_its_core() {
+    let (Some(eu_stack), Some(gcore), Some(clock)) = (tool("eu-stack"), tool("gcore"), program("clock-glibc")) else {
+        return;
+    };
+    let running = start(served(&[&clock, "2000000000", "MONOTONIC"]));
+    let pid = running.pid();
+    wait_until("the program", || pid.program() == "clock-glibc" && pid.is_served());
+    let region = mappings(&pid.read("maps"), |line| line.contains("fastpath-region"));
+    // Whether the stack is one of a read; one with code of no object does not count.
+    let is_read = |command: &mut Command| {
+        let out = command.output().expect("eu-stack").stdout;
+        let out = String::from_utf8_lossy(&out);
+        let frames = out.lines().filter(|line| line.starts_with('#'));
+        let address = |line: &str| u64::from_str_radix(line.split("0x").nth(1)?.split(' ').next()?, 16).ok();
+        let addresses: Vec<u64> = frames.filter_map(address).collect();
+        let is_read = out
+            .lines()
+            .any(|line| line.starts_with("#0") && line.contains("__vdso_"))
+            && !addresses.iter().any(|at| are_in(&region, *at));
+        assert!(!is_read || out.contains(" main"), "{out}");
+        is_read
+    };
+    for _ in 0..10 {
+        wait_until("a stack of a read", || {
+            is_read(Command::new(eu_stack).args(["-p", &pid.0.to_string()]))
+        });
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let core = directory.path().join("core");
+    wait_until("a core of a read", || {
+        let mut dump = Command::new(gcore);
+        dump.arg("-o").arg(&core).arg(pid.0.to_string());
+        finish(dump).expect_success();
+        let core = format!("{}.{}", core.display(), pid.0);
+        is_read(Command::new(eu_stack).args(["--core", &core, "--executable", &clock]))
+    });
 }

@@ -97,14 +97,18 @@ fn install_from(contents: File, to: &Path, mode: u32) -> String {
     to.to_owned()
 }
 
-/// The path of `helpers/NAME.c`, compiled by `compiler`. Returns `None`, and skips the test, if the compiler is
+/// The path of `helpers/NAME.c`, or of `helpers/NAME.cc` for g++, compiled by `compiler`. Returns `None`, and skips the test, if the compiler is
 /// missing.
 pub fn helper_program(name: &str, compiler: &str, flags: &[&str]) -> Option<String> {
     // Each is compiled once: another test may be running it.
     static BUILT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let mut known = BUILT.lock().unwrap_or_else(|e| e.into_inner());
     super::tool(compiler)?;
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/e2e/helpers/{name}.c"));
+    let (suffix, standard) = match compiler {
+        "g++" => ("cc", "-std=c++17"),
+        _ => ("c", "-std=c11"),
+    };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/e2e/helpers/{name}.{suffix}"));
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{compiler}{}", flags.concat()));
     let path = built.to_str().expect("UTF-8").to_owned();
     if known.contains(&built) {
@@ -112,7 +116,7 @@ pub fn helper_program(name: &str, compiler: &str, flags: &[&str]) -> Option<Stri
     }
     let compiled = Command::new(compiler)
         .args([
-            "-std=c11",
+            standard,
             "-D_GNU_SOURCE",
             "-O2",
             "-Wall",
@@ -124,7 +128,10 @@ pub fn helper_program(name: &str, compiler: &str, flags: &[&str]) -> Option<Stri
         .arg("-o")
         .args([&built, &source])
         .status();
-    assert!(compiled.is_ok_and(|status| status.success()), "{compiler} {name}.c");
+    assert!(
+        compiled.is_ok_and(|status| status.success()),
+        "{compiler} {name}.{suffix}"
+    );
     known.insert(built);
     Some(path)
 }
