@@ -56,6 +56,10 @@ pub(super) fn find(process: &Process, facts: &Facts) -> Option<Finding> {
         )),
         None => found,
     };
+    let found = match reads.unsampled_threads {
+        0 => found,
+        count => found.because(&format!("its busiest threads were sampled, {count} others were not")),
+    };
     Some(match reads.includes_kernel {
         true => found,
         false => found.because("time in the kernel is not included: this user may sample user space only"),
@@ -138,6 +142,7 @@ mod tests {
             cpu_ns: 100_000_000,
             reads_ns: 50_000_000,
             includes_kernel: true,
+            unsampled_threads: 68,
             callers: vec![ReadCaller {
                 share: 1.0,
                 ..ReadCaller::default()
@@ -153,5 +158,6 @@ mod tests {
             found.says
         );
         assert_eq!(found.because[0].says, "the callers of 100 % of them could not be found");
+        assert!(found.because[1].says.ends_with("68 others were not"), "{found:?}");
     }
 }
