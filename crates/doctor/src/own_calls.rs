@@ -69,7 +69,11 @@ fn of_file(
     Ok(findings
         .into_iter()
         .map(|found| {
-            let calls: BTreeSet<_> = found.sites.iter().filter_map(|site| Some(site.call?.name().into())).collect();
+            let calls: BTreeSet<_> = found
+                .sites
+                .iter()
+                .filter_map(|site| Some(site.call?.name().into()))
+                .collect();
             OwnCalls {
                 file: mapping.name.clone(),
                 is_program,
