@@ -38,7 +38,7 @@ static void time_out(int, siginfo_t *, void *context) {
 	const greg_t *registers = static_cast<ucontext_t *>(context)->uc_mcontext.gregs;
 	const greg_t *stack = reinterpret_cast<greg_t *>(registers[REG_RSP]);
 	bool may_throw = are_in(vdso, registers[REG_RIP]);
-	for (int i = 0; i < 32; i++)
+	for (int i = 0; i < 16; i++)
 		may_throw &= !are_in(regions, stack[i]);
 	if (!may_throw) {
 		set_timer(100);
@@ -65,6 +65,13 @@ static bool is_interrupted(int us) {
 	}
 }
 
+/* What ran before main may have left addresses on the stack. */
+__attribute__((noinline)) static void clear_stack() {
+	volatile char below[16384];
+	for (volatile char &byte : below)
+		byte = 0;
+}
+
 int main() {
 	enum { COUNT = 200 };
 	struct sigaction action = {};
@@ -79,6 +86,7 @@ int main() {
 		if (sscanf(line, "%lx-%lx", &to.starts[to.count], &to.ends[to.count]) == 2)
 			to.count++;
 	}
+	clear_stack();
 	action.sa_sigaction = time_out;
 	action.sa_flags = SA_SIGINFO;
 	sigaction(SIGALRM, &action, nullptr);
