@@ -22,6 +22,8 @@ CLIENTS = 8
 WARM_UP_S = 1
 # Called in the process of a load generator before it is executed: a place's, where clients are elsewhere.
 LEAVE = None
+# The Python of the servers, which the user nobody may execute.
+PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 
 
 # What a server has done under load: a number of requests in a time.
@@ -368,7 +370,7 @@ class Asyncio(Http):
     needs = ("wrk",)
 
     def words(self):
-        return [sys.executable, f"{HERE}/asyncio-server.py", str(self.port)]
+        return [PYTHON, f"{HERE}/asyncio-server.py", str(self.port)]
 
 
 class Program(Server):
