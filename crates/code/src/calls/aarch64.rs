@@ -25,12 +25,16 @@ fn is_counter_read(instruction: u32) -> bool {
     matches!(instruction & !31, 0xd53b_e040 | 0xd53b_e0c0)
 }
 
-/// Returns whether something is scaled on the straight line from `at`: umulh, or ucvtf or scvtf of a whole register.
+/// Returns whether something is scaled on the straight line from `at`: umulh; or ucvtf or scvtf of a whole register, and
+/// then fmul or fdiv.
 fn is_scaled(bytes: &[u8], at: usize) -> bool {
     let line = (at..).step_by(4).take(BEFORE).map_while(|at| word(bytes, at));
+    let mut is_float = false;
     let mut line = line.take_while(|instruction| !is_way_out(*instruction));
     line.any(|instruction| {
-        instruction & 0xffe0_fc00 == 0x9bc0_7c00 || matches!(instruction & 0xfffe_fc00, 0x9e62_0000 | 0x9e22_0000)
+        is_float |= instruction & 0xfffe_fc00 == 0x9e62_0000;
+        let is_product = matches!(instruction & 0xffe0_fc00, 0x1e60_0800 | 0x1e60_1800);
+        instruction & 0xffe0_fc00 == 0x9bc0_7c00 || (is_float && is_product)
     })
 }
 
@@ -103,7 +107,9 @@ mod tests {
             super::super::counter_reads_of(Isa::Aarch64, &bytes)
         };
         assert_eq!(found(&[0xd53b_e040, 0x9bc1_7c00, 0xd65f_03c0]), [(0, true)]); // mrs x0, cntvct_el0; umulh; ret
-        assert_eq!(found(&[0xd53b_e0c3, 0x9e63_0060]), [(0, true)]); // mrs x3, cntvctss_el0; ucvtf d0, x3
+        // mrs x3, cntvctss_el0; ucvtf d0, x3; fmul d0, d0, d1
+        assert_eq!(found(&[0xd53b_e0c3, 0x9e63_0060, 0x1e61_0800]), [(0, true)]);
+        assert_eq!(found(&[0xd53b_e0c3, 0x9e63_0060]), [(0, false)]);
         assert_eq!(found(&[0xd53b_e040, 0xd65f_03c0, 0x9bc1_7c00]), [(0, false)]); // ret before it
         assert_eq!(found(&[0xd53b_e000]), []); // cntfrq_el0
     }

@@ -92,7 +92,7 @@ fn call_of(isa: Isa, number: u64) -> Option<Call> {
 pub struct CounterRead {
     /// Its address as the file states it, before relocation.
     pub address: u64,
-    /// Whether the straight line of code behind it scales all 64 bits, by a product of twice the width or in floating
+    /// Whether the straight line of code behind it scales all 64 bits, by a product of twice the width or of floating
     /// point, as for a time. Counts of cycles, bounds of loops and seeds are not scaled.
     pub is_scaled: bool,
 }

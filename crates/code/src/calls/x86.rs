@@ -60,7 +60,7 @@ fn is_instruction(isa: Isa, bytes: &[u8], at: usize) -> bool {
 /// Returns whether the counter in edx and eax is put together and then scaled on the straight line from `at`.
 fn is_scaled(bytes: &[u8], mut at: usize) -> bool {
     const HALF: u64 = 32;
-    let (mut is_shifted, mut is_whole) = (false, false);
+    let (mut is_shifted, mut is_whole, mut is_float) = (false, false, false);
     for _ in 0..SCALED_WITHIN {
         if at >= bytes.len() {
             return false;
@@ -80,7 +80,9 @@ fn is_scaled(bytes: &[u8], mut at: usize) -> bool {
                 is_shifted |= instruction.immediate(1) == HALF;
             }
             Mnemonic::Or | Mnemonic::Add | Mnemonic::Lea if is_64 => is_whole |= is_shifted,
-            Mnemonic::Mul | Mnemonic::Mulx | Mnemonic::Cvtsi2sd | Mnemonic::Vcvtsi2sd if is_whole => return true,
+            Mnemonic::Mul | Mnemonic::Mulx if is_whole => return true,
+            Mnemonic::Cvtsi2sd | Mnemonic::Vcvtsi2sd => is_float |= is_whole,
+            Mnemonic::Mulsd | Mnemonic::Vmulsd | Mnemonic::Divsd | Mnemonic::Vdivsd if is_float => return true,
             _ => {}
         }
         at += instruction.len();
@@ -405,10 +407,11 @@ mod tests {
         let found = |code: &[&[u8]]| super::super::counter_reads_of(Isa::X86_64, &code.concat());
         let nops = &[0x90; 40][..];
         assert_eq!(found(&[nops, b"\x0f\x31", TOGETHER, b"\x48\xf7\xe1\xc3"]), [(40, true)]); // mul %rcx
-        assert_eq!(
-            found(&[nops, b"\x0f\x01\xf9", TOGETHER, b"\xf2\x48\x0f\x2a\xc0\xc3"]),
-            [(40, true)]
-        ); // cvtsi2sd
+        // cvtsi2sd %rax, %xmm0; mulsd %xmm1, %xmm0
+        let (float, product) = (b"\xf2\x48\x0f\x2a\xc0", b"\xf2\x0f\x59\xc1\xc3");
+        let in_float = |end| found(&[nops, b"\x0f\x01\xf9", TOGETHER, float, end]);
+        assert_eq!(in_float(product), [(40, true)]);
+        assert_eq!(in_float(b"\xc3"), [(40, false)]); // a number of cycles
         assert_eq!(found(&[nops, b"\x0f\x31", TOGETHER, b"\xc3"]), [(40, false)]);
         assert_eq!(found(&[nops, b"\x0f\x31\xf7\xe1\xc3"]), [(40, false)]); // the low half, as a seed
         // Part of a constant: mov $0x12310f00, %eax.
