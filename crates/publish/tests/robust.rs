@@ -28,11 +28,12 @@ const CASES: u32 = 20_000;
 struct Random(u64);
 
 impl Random {
-    /// Prints the seed, another one each time.
+    /// Prints the seed: another one each time, or that of FASTPATH_MUTATION_SEED, as the parsers' tests do.
     fn seeded() -> Random {
-        let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970");
-        let seed = now.as_nanos() as u64 | 1;
-        println!("seed {seed}");
+        let given = std::env::var("FASTPATH_MUTATION_SEED").ok();
+        let now = || std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64;
+        let seed = given.map_or_else(now, |seed| seed.parse().expect("a number")) | 1;
+        println!("FASTPATH_MUTATION_SEED={seed}");
         Random(seed)
     }
 
