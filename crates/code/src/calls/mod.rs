@@ -218,32 +218,28 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
 }
 
-/// Finds the calls in a test's code.
+/// Searches a test's code.
 #[cfg(test)]
-fn sites_of(isa: Isa, code: &[u8]) -> Vec<(u64, Call, By)> {
+fn found_in(isa: Isa, code: &[u8]) -> Found {
     let part = Part {
         offset: 0,
         size: code.len() as u64,
         address: 0,
     };
-    let found = find(isa, code, &[part]).unwrap();
-    found
-        .sites
-        .iter()
-        .map(|site| (site.address, site.call, site.by))
-        .collect()
+    find(isa, code, &[part]).unwrap()
+}
+
+/// Finds the calls in a test's code.
+#[cfg(test)]
+fn sites_of(isa: Isa, code: &[u8]) -> Vec<(u64, Call, By)> {
+    let sites = found_in(isa, code).sites.into_iter();
+    sites.map(|site| (site.address, site.call, site.by)).collect()
 }
 
 /// Finds the reads of the counter in a test's code.
 #[cfg(test)]
 fn counter_reads_of(isa: Isa, code: &[u8]) -> Vec<(u64, bool)> {
-    let part = Part {
-        offset: 0,
-        size: code.len() as u64,
-        address: 0,
-    };
-    let found = find(isa, code, &[part]).unwrap();
-    let reads = found.counter_reads.iter();
+    let reads = found_in(isa, code).counter_reads.into_iter();
     reads.map(|read| (read.address, read.is_scaled)).collect()
 }
 

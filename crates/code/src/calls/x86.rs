@@ -26,10 +26,15 @@ const SCALED_WITHIN: usize = 32;
 /// rdtsc and rdtscp.
 const COUNTER_READS: [&[u8]; 2] = [&[0x0f, 0x31], &[0x0f, 0x01, 0xf9]];
 
+/// Returns where these bytes are in a piece.
+fn own_of<'p>(piece: &'p Piece<'_>, needle: &'static [u8]) -> impl Iterator<Item = usize> + 'p {
+    memmem::find_iter(piece.bytes, needle).filter(|at| piece.own.contains(at))
+}
+
 pub(super) fn find(isa: Isa, piece: &Piece<'_>, address: u64, found: &mut Found) {
     find_calls(isa, piece, address, found);
     for needle in COUNTER_READS {
-        for at in memmem::find_iter(piece.bytes, needle).filter(|at| piece.own.contains(at)) {
+        for at in own_of(piece, needle) {
             if found.is_affordable() && is_instruction(isa, piece.bytes, at) {
                 found.add_counter_read(CounterRead {
                     address: address.wrapping_add(at as u64),
@@ -91,7 +96,7 @@ fn is_scaled(bytes: &[u8], mut at: usize) -> bool {
 }
 
 fn find_calls(isa: Isa, piece: &Piece<'_>, address: u64, found: &mut Found) {
-    let own_of = |needle: &'static [u8]| memmem::find_iter(piece.bytes, needle).filter(|at| piece.own.contains(at));
+    let own_of = |needle| own_of(piece, needle);
     let mut look = |at: usize, numbers: Isa| {
         if found.is_affordable()
             && let Some(call) = number_at(isa, piece.bytes, at).and_then(|number| call_of(numbers, number))

@@ -112,19 +112,17 @@ fn findings(elf: &Elf, facts: &Facts, sites: &[Site], counter_reads: &[CounterRe
     if !vsyscalls.is_empty() {
         add(Rule::Vsyscall, Rule::Vsyscall.level(), vsyscalls);
     }
+    let sections = &elf.code_sections;
+    let is_code = |at: u64| sections.is_empty() || sections.iter().any(|section| section.contains(&at));
+    let reads = counter_reads.iter().filter(|read| is_code(read.address));
+    let (scaled, mut others): (Vec<&CounterRead>, Vec<&CounterRead>) = reads.partition(|read| read.is_scaled);
     // Go and glibc read the counter for profiles, for the statistics of their start and while a lock is busy.
-    let is_runtimes = elf.go.is_some() || (elf.kind == Kind::StaticProgram && is("glibc"));
-    for (rule, is_scaled) in [(Rule::CounterAsClock, true), (Rule::Counter, false)] {
-        if elf.is_of_shared_glibc || (is_runtimes && !is_scaled) {
-            continue;
-        }
-        let sections = &elf.code_sections;
-        let is_code = |at: u64| sections.is_empty() || sections.iter().any(|section| section.contains(&at));
-        let reads = counter_reads.iter();
-        let reads = reads.filter(|read| read.is_scaled == is_scaled && is_code(read.address));
-        let places: Vec<Place> = reads.map(Place::from).collect();
-        if !places.is_empty() {
-            add(rule, rule.level(), places);
+    if elf.go.is_some() || (elf.kind == Kind::StaticProgram && is("glibc")) {
+        others.clear();
+    }
+    for (rule, reads) in [(Rule::CounterAsClock, scaled), (Rule::Counter, others)] {
+        if !reads.is_empty() && !elf.is_of_shared_glibc {
+            add(rule, rule.level(), reads.into_iter().map(Place::from).collect());
         }
     }
     found
