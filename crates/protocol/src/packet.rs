@@ -123,6 +123,11 @@ pub fn descriptors_wait(socket: BorrowedFd<'_>) -> bool {
         let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
         // SAFETY: the header names one buffer, which outlives the call, with its size.
         let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+        if length < 0 && Errno::last() != Errno::EAGAIN {
+            // The kernel reports an error once, in front of the packets: ECONNRESET if the other side has closed without
+            // having received everything.
+            continue;
+        }
         if length < 0 || message.msg_controllen == 0 {
             return false;
         }
@@ -216,11 +221,15 @@ mod tests {
             for bytes in [&b"x"[..], b""] {
                 let kind = SockType::SeqPacket;
                 let (here, there) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
+                let (sent, _) = std::io::pipe().unwrap();
                 for other in before {
                     send(here.as_fd(), other, &[]).unwrap();
                 }
-                send(here.as_fd(), bytes, &[here.as_fd()]).unwrap();
+                send(here.as_fd(), bytes, &[sent.as_fd()]).unwrap();
                 send(here.as_fd(), b"behind", &[]).unwrap();
+                // It is closed with an answer that it has not received.
+                send(there.as_fd(), b"answer", &[]).unwrap();
+                drop(here);
                 nix::sys::socket::shutdown(there.as_raw_fd(), nix::sys::socket::Shutdown::Both).unwrap();
                 assert!(descriptors_wait(there.as_fd()), "{bytes:?} behind {before:?}");
                 receive(there.as_fd(), &mut [0; 8]).unwrap();

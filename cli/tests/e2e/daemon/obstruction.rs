@@ -361,7 +361,8 @@ time.sleep(1000)
     });
     #[cfg(target_arch = "x86_64")]
     if let Some(of_fuse) = of_fuse {
-        assert_eq!(of_fuse.out_so_far(), "ready\n");
+        // The status of another test may touch its memory.
+        assert!(!of_fuse.out_so_far().contains("opened"), "{}", of_fuse.out_so_far());
     }
 }
 
