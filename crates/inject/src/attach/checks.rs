@@ -95,13 +95,17 @@ pub fn is_worker(pid: i32, tid: i32) -> bool {
 }
 
 fn reason(pid: i32, path: &str, e: &std::io::Error) -> String {
-    let own = nix::unistd::geteuid().as_raw();
-    match std::fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid()) {
-        Ok(owner) if owner != own => {
-            format!("{path}: {e}; it belongs to user {owner}, or has privileges that this one has not: run as root")
+    let own = nix::unistd::geteuid();
+    let advice = match std::fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid()) {
+        _ if own.is_root() => {
+            "root needs CAP_SYS_PTRACE for it, and a security module may forbid it: see ptrace(2)".to_owned()
         }
-        _ => format!("{path}: {e}; run as root, or see ptrace(2) and /proc/sys/kernel/yama/ptrace_scope"),
-    }
+        Ok(owner) if owner != own.as_raw() => {
+            format!("it belongs to user {owner}, or has privileges that this one has not: run as root")
+        }
+        _ => "run as root, or see ptrace(2) and /proc/sys/kernel/yama/ptrace_scope".to_owned(),
+    };
+    format!("{path}: {e}; {advice}")
 }
 
 /// Returns the process that traces a thread of the process, and its name.
