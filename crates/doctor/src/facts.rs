@@ -19,8 +19,8 @@ impl Facts {
         let evidence = &self.counter.evidence;
         let verdict = evidence.verdict_with_offsets(trust, kernels);
         // Offsets would be found to change, and given up.
-        match evidence.verdict(trust) {
-            Err(apart) if self.counter.fastest_drift().is_some() => Err(apart),
+        match (evidence.verdict(trust), self.counter.fastest_drift()) {
+            (Err(Distrust::Warp { .. }), Some(drift)) => Err(Distrust::Drift(*drift)),
             _ => verdict,
         }
     }
@@ -191,8 +191,7 @@ pub struct Counter {
 impl Counter {
     /// Returns the largest drift that is certain.
     pub(crate) fn fastest_drift(&self) -> Option<&Drift> {
-        let certain = self.drifts.iter().filter(|drift| drift.is_certain());
-        certain.max_by(|one, other| one.ppm.abs().total_cmp(&other.ppm.abs()))
+        Drift::largest(&self.drifts)
     }
 }
 

@@ -48,7 +48,7 @@ pub struct Options<'a> {
 }
 
 /// Verdict of `fastpath run` on the counter, from the evidence among the facts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Belief {
     /// The level of trust: `invariant`, or `anyway` with `--trust-counter`.
     pub trust: Trust,

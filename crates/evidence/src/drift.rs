@@ -1,6 +1,7 @@
 //! How much faster one CPU's counter ticks than another's.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -26,21 +27,18 @@ impl Drift {
     /// Measures the drift of each CPU that this process may use against the first, by two comparisons of every pair, which
     /// are `apart`. Starts threads. CPUs that could not be compared are left out.
     pub fn measure(timeouts: Timeouts, apart: Duration) -> Vec<Drift> {
-        let Some(first) = cpus::allowed().first().copied() else {
+        let Some(before) = Counted::compare(timeouts, warp::MOST_ROUNDS) else {
             return Vec::new();
         };
-        let compare = || {
-            let count = count_on(first)?;
-            Some((count, warp::of_every_pair(timeouts, warp::MOST_ROUNDS)))
-        };
-        let before = compare();
         pause(apart);
-        match (before, compare()) {
-            (Some((begun, before)), Some((ended, after))) => {
-                Drift::between(first, &before, &after, ended.wrapping_sub(begun))
-            }
-            _ => Vec::new(),
-        }
+        let after = Counted::compare(timeouts, warp::MOST_ROUNDS);
+        after.map_or(Vec::new(), |after| before.drifts_until(&after))
+    }
+
+    /// Returns the largest drift that is certain.
+    pub fn largest(drifts: &[Drift]) -> Option<&Drift> {
+        let certain = drifts.iter().filter(|drift| drift.is_certain());
+        certain.max_by(|one, other| one.ppm.abs().total_cmp(&other.ppm.abs()))
     }
 
     /// Returns whether the counters of the two CPUs certainly tick at different rates.
@@ -64,6 +62,52 @@ impl Drift {
             })
         };
         with_first(first, after).filter_map(drift).collect()
+    }
+}
+
+impl fmt::Display for Drift {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Drift {
+            cpu,
+            against,
+            ppm,
+            error_ppm,
+        } = self;
+        let how = if *ppm > 0.0 { "faster" } else { "slower" };
+        let ppm = ppm.abs();
+        write!(
+            f,
+            "CPU {cpu}'s counter runs {ppm:.2} ppm {how} than CPU {against}'s (± {error_ppm:.2})"
+        )
+    }
+}
+
+/// A comparison of every pair, and the count of one CPU at its beginning.
+pub(crate) struct Counted {
+    first: usize,
+    count: u64,
+    pub(crate) warp: Warp,
+}
+
+impl Counted {
+    /// Compares every pair, in so many rounds at most. Starts threads; returns `None` if none can be started.
+    pub(crate) fn compare(timeouts: Timeouts, most_rounds: usize) -> Option<Counted> {
+        let first = *cpus::allowed().first()?;
+        Some(Counted {
+            first,
+            count: count_on(first)?,
+            warp: warp::of_every_pair(timeouts, most_rounds),
+        })
+    }
+
+    /// Returns the drifts from this comparison to a later one.
+    pub(crate) fn drifts_until(&self, later: &Counted) -> Vec<Drift> {
+        Drift::between(
+            self.first,
+            &self.warp,
+            &later.warp,
+            later.count.wrapping_sub(self.count),
+        )
     }
 }
 
@@ -115,6 +159,11 @@ mod tests {
         assert!(drifts[0].is_certain());
         assert_eq!(drifts[1].cpu, 2);
         assert!(drifts[1].ppm == 0.0 && !drifts[1].is_certain(), "{drifts:?}");
+        assert_eq!(Drift::largest(&drifts), Some(&drifts[0]));
+        assert_eq!(
+            drifts[0].to_string(),
+            "CPU 1's counter runs 1.00 ppm faster than CPU 0's (± 0.07)"
+        );
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl Trust {
 }
 
 /// Reason why the counter is not believed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Distrust {
@@ -101,6 +101,9 @@ pub enum Distrust {
         /// Least distance of the two, in counts.
         cycles: u64,
     },
+    /// The counters of two CPUs tick at different rates.
+    #[error("{0}")]
+    Drift(Drift),
     /// The CPU does not state one rate, and no pair of CPUs could be compared.
     #[error("the counters of this host's CPUs could not be compared with each other")]
     NotCompared,

@@ -24,8 +24,9 @@ use fastpath_isa::{CpuFeatures, cpu};
 use fastpath_page::layout::{OFFSETS, OffsetsCell};
 use serde::Serialize;
 
+use crate::drift::Counted;
 use crate::warp::{Pair, Timeouts, Warp};
-use crate::{KernelsClock, counter, cpus, pause, warp};
+use crate::{Drift, KernelsClock, counter, cpus, pause, warp};
 
 /// Time between the two comparisons of a measurement: a drift of 10 ppm makes 100 ns of it, about a margin.
 const APART: Duration = Duration::from_millis(10);
@@ -69,7 +70,7 @@ pub struct Offsets {
 }
 
 /// Reason why there are no offsets by which the CPUs' counters agree.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Unsolvable {
     /// A CPU was not compared with the others.
     #[error("CPU {0} could not be compared with the others")]
@@ -77,6 +78,9 @@ pub enum Unsolvable {
     /// The bounds contradict each other: some counters tick at different rates, or jumped.
     #[error("no constant differences explain the measurements: some counters run at other rates, or jumped")]
     Inconsistent,
+    /// The same, and the differences grew by this within a second.
+    #[error("{0}, or has jumped; only constant differences can be subtracted")]
+    Drifts(Drift),
     /// An offset, or a CPU's number, that a page cannot hold.
     #[error("CPU {0} has a number, or a counter, that is beyond what a page can hold")]
     OutOfRange(usize),
@@ -229,20 +233,30 @@ impl Offsets {
         known.learn(&second.cpus, noticed, [first.pairs, second.pairs].concat())
     }
 
-    /// Measures the offsets for a start, and checks that they were the same a second before. Takes up to two seconds.
+    /// Measures the offsets for a start, and checks that they were the same a second before. Takes up to three seconds. The
+    /// error names the drift, if there is one.
     pub fn measure_steady() -> Result<Offsets, Unsolvable> {
-        let before = warp::of_every_pair(TIMEOUTS, usize::MAX);
+        let compare = || Counted::compare(TIMEOUTS, usize::MAX).ok_or(Unsolvable::NotCompared(0));
+        let before = compare()?;
         pause(STEADY_FOR);
-        let (offsets, _) = Offsets::measure(&[])?;
-        let known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        offsets.check_steady(before.pairs, &known.0)?;
-        Ok(offsets)
+        let measured = Offsets::measure(&[]).and_then(|(offsets, _)| {
+            let known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            offsets.check_steady(&before.warp.pairs, &known.0)?;
+            Ok(offsets)
+        });
+        match measured {
+            Err(Unsolvable::Inconsistent) => {
+                let drifts = before.drifts_until(&compare()?);
+                Err(Drift::largest(&drifts).map_or(Unsolvable::Inconsistent, |drift| Unsolvable::Drifts(*drift)))
+            }
+            measured => measured,
+        }
     }
 
     /// Checks that the offsets of these CPUs can have been the same at two times.
-    fn check_steady(&self, before: Vec<Pair>, now: &[Pair]) -> Result<(), Unsolvable> {
+    fn check_steady(&self, before: &[Pair], now: &[Pair]) -> Result<(), Unsolvable> {
         let cpus: Vec<usize> = self.of.iter().map(|offset| offset.cpu).collect();
-        Offsets::solve(&cpus, &narrowest([before.as_slice(), now].concat())).map(drop)
+        Offsets::solve(&cpus, &narrowest([before, now].concat())).map(drop)
     }
 
     /// Forgets the bounds of earlier measurements: firmware may have changed the counters, as it does at a suspend.

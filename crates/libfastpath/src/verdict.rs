@@ -94,8 +94,10 @@ fn examine(flags: u32) -> Verdict {
         Err(Distrust::NotInvariant) => NOT_INVARIANT,
         Err(Distrust::NotReadable) => NOT_READABLE,
         Err(Distrust::Trapped) => COUNTER_TRAPS,
-        // This evidence has no publisher, so no withdrawal either, and is not about the kernel's clock.
-        Err(Distrust::NotCompared | Distrust::Withdrawn { .. } | Distrust::CoarseClock) => NOT_COMPARED,
+        // This evidence has no publisher, so no withdrawal either, no rates, and is not about the kernel's clock.
+        Err(Distrust::NotCompared | Distrust::Withdrawn { .. } | Distrust::Drift(_) | Distrust::CoarseClock) => {
+            NOT_COMPARED
+        }
         Err(Distrust::Warp { cycles, .. }) => {
             verdict.warp_cycles = cycles;
             WARP

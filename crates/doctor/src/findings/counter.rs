@@ -80,14 +80,7 @@ fn drift(facts: &Facts) -> String {
         facts.counter.fastest_drift(),
         drifts.iter().map(most).max_by(f64::total_cmp),
     ) {
-        (Some(worst), _) => format!(
-            "; CPU {}'s counter runs {:.2} ppm {} than CPU {}'s (± {:.2})",
-            worst.cpu,
-            worst.ppm.abs(),
-            if worst.ppm > 0.0 { "faster" } else { "slower" },
-            worst.against,
-            worst.error_ppm
-        ),
+        (Some(worst), _) => format!("; {worst}"),
         (None, Some(most)) => format!("; their rates differ by {most:.2} ppm at most"),
         (None, None) => String::new(),
     }

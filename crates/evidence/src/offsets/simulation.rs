@@ -242,7 +242,7 @@ impl Machine {
         let before = self.compare();
         self.pass(STEADY_FOR.as_nanos() as f64);
         let (offsets, _) = self.measure()?;
-        offsets.check_steady(before, &self.known.0)?;
+        offsets.check_steady(&before, &self.known.0)?;
         Ok(offsets)
     }
 
