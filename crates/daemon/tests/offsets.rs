@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use fastpath_image::{Image, Instance, KernelFunctions, Options, Placement, Vdso, own_vdso};
 use fastpath_page::{ClockSet, PAGE_SIZE};
-use fastpath_publish::evidence::{Offsets, Trust, offsets};
+use fastpath_publish::evidence::{Offsets, Trust, Unsolvable, offsets};
 use fastpath_publish::host::init;
 use fastpath_publish::{Member, Publisher, SharedPage};
 use std::os::fd::AsRawFd;
@@ -228,6 +228,22 @@ fn counters_that_differ_are_made_to_agree_and_those_that_drift_are_left() {
         ahead.store(sign * 2_000 * 10_i64.pow(7 - ((cpu - 1) % 8) as u32), Relaxed);
     }
     trap_counter();
+    // 400 ppm: a start is refused, and says so.
+    DRIFTS_FROM.store(true_counter().0, Relaxed);
+    DRIFT_PPB.store(400_000, Relaxed);
+    let refused = (0..50).find_map(|_| match Offsets::measure_steady() {
+        Err(Unsolvable::Drifts(drift)) => Some(drift),
+        _ => None, // on a busy machine
+    });
+    let drift = refused.expect("a refusal with the figure");
+    println!("{}", Unsolvable::Drifts(drift));
+    // The count and the comparison are not made at the same moment on a busy machine.
+    assert!(
+        (drift.cpu, drift.against) == (1, 0) && (100.0..800.0).contains(&drift.ppm),
+        "{drift:?}"
+    );
+    DRIFT_PPB.store(0, Relaxed);
+    Offsets::forget();
     let (measured, _) = (0..50).find_map(|_| Offsets::measure(&[]).ok()).expect("offsets");
     assert!(measured.spread_cycles() > 1_000_000_000, "{measured:?}");
     offsets::put_in_force(measured);

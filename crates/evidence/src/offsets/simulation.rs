@@ -6,6 +6,8 @@
 //! `cargo test -p fastpath-evidence simulation -- --nocapture` prints the results; a seed is fixed, so that the docs can be
 //! compared with them.
 
+mod rates;
+
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -289,16 +291,38 @@ impl Machine {
         }
     }
 
-    fn measure_anew(&mut self) {
+    /// Returns whether offsets were measured.
+    fn measure_anew(&mut self) -> bool {
         let mut changes = std::mem::take(&mut self.changes);
         let now = self.start + Duration::from_nanos(self.now_ns as u64);
-        if let Some(offsets) = changes.measure(|| now, || self.measure()) {
+        let measured = changes.measure(|| now, || self.measure());
+        let is_measured = measured.is_some();
+        if let Some(offsets) = measured {
             self.offsets = offsets;
             self.served_from_ns = self.served_from_ns.max(self.now_ns + SECOND);
         } else if changes.is_drift() {
             self.served_from_ns = f64::INFINITY;
         }
         self.changes = changes;
+        is_measured
+    }
+
+    /// Suspends the machine, whose firmware changes all counters, and measures the offsets as crates/publish/src/patrol.rs does.
+    fn suspend(&mut self) {
+        self.pass(10.0 * SECOND);
+        for ahead in &mut self.ahead {
+            *ahead += self.random.between(-SECOND, SECOND) * COUNTS_PER_NS;
+        }
+        self.served_from_ns = f64::INFINITY;
+        while !self.changes.is_drift() {
+            self.known = Known::default();
+            self.noticed.clear();
+            if self.measure_anew() {
+                self.served_from_ns = self.now_ns + SECOND;
+                return;
+            }
+            self.pass(COMPARE_EVERY_NS);
+        }
     }
 
     fn rest_ns(&self) -> f64 {
@@ -557,6 +581,55 @@ fn counters_that_drift_are_refused_before_anything_is_served() {
     }
 }
 
+/// A core begins to drift at a resume, or at some moment after it; each suspend changes all offsets.
+#[test]
+fn a_core_that_drifts_by_1_ppm_among_suspends_is_withdrawn_for_good_and_up_to_eight_cpus_before_it_shows() {
+    const SUSPENDS: u64 = 20;
+    let of_cpus = |cpus| Shape { cpus, ..SHAPES[1] };
+    for shape in [SHAPES[0], of_cpus(4), of_cpus(8), of_cpus(16), of_cpus(32)] {
+        for seed in 1..=SUSPENDS {
+            let mut machine = Machine::new(shape, seed);
+            let rest_ns = machine.rest_ns();
+            let (mut most_ns, mut was_served) = (0.0_f64, 0);
+            // Half of them at a resume.
+            let core = machine.bad / shape.threads_of_a_core * shape.threads_of_a_core;
+            machine.drifting = core..core + shape.threads_of_a_core;
+            let drifts_at = machine.random.below(100).max(50) - 50;
+            for suspend in 0..SUSPENDS {
+                machine.suspend();
+                for round in 0..100 {
+                    if suspend + 1 == seed && round == drifts_at {
+                        machine.drift_ppm = 1.0;
+                    }
+                    machine.pass(rest_ns);
+                    let before_ns = machine.backward_ns(machine.bad);
+                    machine.patrol();
+                    most_ns = most_ns.max(before_ns).max(machine.backward_ns(machine.bad));
+                }
+                was_served += u64::from(machine.now_ns >= machine.served_from_ns);
+            }
+            for _ in 0..1_000 {
+                machine.pass(rest_ns);
+                most_ns = most_ns.max(machine.backward_ns(machine.bad));
+                machine.patrol();
+            }
+            let what = format!("{} CPUs, seed {seed}: {most_ns} ns", shape.cpus);
+            println!("{what}");
+            assert!(was_served + 1 >= seed, "{what}: suspends are no drift");
+            assert!(
+                machine.changes.is_drift() && machine.served_from_ns.is_infinite(),
+                "{what}"
+            );
+            let bound_ns = match shape.cpus {
+                ..=8 => 0.0,
+                // Half of a message and its noise, and what the core gains from one comparison, or the next if that misses it.
+                _ => 30.0 + 18.0 + 1e-6 * 3.0 * (rest_ns + VISIT_NS * shape.cpus as f64),
+            };
+            assert!(most_ns <= bound_ns, "{what}");
+        }
+    }
+}
+
 #[test]
 fn cpus_that_go_off_and_on_show_no_wrong_time_where_no_flag_is_needed() {
     for shape in BY_DEFAULT {
@@ -586,13 +659,18 @@ fn changes_of_offsets_are_bounded_and_the_table_in_the_docs_says_how() {
     };
     let rows: String = FAULTS.into_iter().map(row).collect();
     println!("{HEAD}{rows}");
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/counter.md");
-    let docs = std::fs::read_to_string(path).expect("docs/counter.md");
-    let (before, rest) = docs.split_once(HEAD).expect("the table's head");
+    agree_with_docs("counter.md", HEAD, &rows);
+}
+
+/// Checks a table of a page below docs/, or writes it.
+fn agree_with_docs(page: &str, head: &str, rows: &str) {
+    let path = format!("{}/../../docs/{page}", env!("CARGO_MANIFEST_DIR"));
+    let docs = std::fs::read_to_string(&path).expect("the page");
+    let (before, rest) = docs.split_once(head).expect("the table's head");
     let (_, after) = rest.split_once("\n\n").expect("the table's end");
-    let wanted = format!("{before}{HEAD}{rows}\n{after}");
+    let wanted = format!("{before}{head}{rows}\n{after}");
     if std::env::var_os("FASTPATH_WRITE_DOCS").is_some() {
-        std::fs::write(path, &wanted).expect("docs/counter.md");
+        std::fs::write(&path, &wanted).expect("the page");
     } else {
         assert!(docs == wanted, "run me with FASTPATH_WRITE_DOCS=1");
     }
