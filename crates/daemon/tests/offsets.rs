@@ -236,7 +236,11 @@ fn counters_that_differ_are_made_to_agree_and_those_that_drift_are_left() {
         _ => None, // on a busy machine
     });
     let drift = refused.expect("a refusal with the figure");
-    println!("{}", Unsolvable::Drifts(drift));
+    let says = Unsolvable::Drifts(drift).to_string();
+    assert!(
+        says.starts_with("CPU 1's counter runs ") && says.contains(" ppm faster than CPU 0's"),
+        "{says}"
+    );
     // The count and the comparison are not made at the same moment on a busy machine.
     assert!(
         (drift.cpu, drift.against) == (1, 0) && (100.0..800.0).contains(&drift.ppm),
