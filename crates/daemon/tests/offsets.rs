@@ -241,11 +241,8 @@ fn counters_that_differ_are_made_to_agree_and_those_that_drift_are_left() {
         says.starts_with("CPU 1's counter runs ") && says.contains(" ppm faster than CPU 0's"),
         "{says}"
     );
-    // The count and the comparison are not made at the same moment on a busy machine.
-    assert!(
-        (drift.cpu, drift.against) == (1, 0) && (100.0..800.0).contains(&drift.ppm),
-        "{drift:?}"
-    );
+    assert_eq!((drift.cpu, drift.against), (1, 0));
+    assert!((drift.ppm - 400.0).abs() <= drift.error_ppm, "{drift:?}");
     DRIFT_PPB.store(0, Relaxed);
     Offsets::forget();
     let (measured, _) = (0..50).find_map(|_| Offsets::measure(&[]).ok()).expect("offsets");

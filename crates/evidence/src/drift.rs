@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,7 @@ pub struct Drift {
     pub against: usize,
     /// By how much its counter is faster, in parts per million; negative if it is slower.
     pub ppm: f64,
-    /// Largest error of `ppm`: half of the two comparisons' widths over the time between them.
+    /// Largest error of `ppm`: by the widths of the two comparisons, and the time that these took.
     pub error_ppm: f64,
 }
 
@@ -46,19 +47,21 @@ impl Drift {
         self.ppm.abs() > self.error_ppm
     }
 
-    /// Derives the drifts from two comparisons between which CPU `first` has counted so many `cycles`.
-    fn between(first: usize, before: &Warp, after: &Warp, cycles: u64) -> Vec<Drift> {
+    /// Derives the drifts from two comparisons between which CPU `first` has counted so many `cycles`, at least and at most.
+    fn between(first: usize, before: &Warp, after: &Warp, cycles: RangeInclusive<u64>) -> Vec<Drift> {
         let before: BTreeMap<usize, Pair> = with_first(first, before).collect();
+        let (shortest, longest) = (*cycles.start() as f64, *cycles.end() as f64);
         let drift = |(cpu, after): (usize, Pair)| {
             let before = before.get(&cpu)?;
-            let twice = |pair: &Pair| (pair.least_cycles as f64 + pair.most_cycles as f64, width(pair));
-            let ((was, width_before), (is, width_after)) = (twice(before), twice(&after));
-            let per_million = 1e6 / (2.0 * cycles as f64);
+            let least = after.least_cycles.saturating_sub(before.most_cycles) as f64;
+            let most = after.most_cycles.saturating_sub(before.least_cycles) as f64;
+            let least_ppm = 1e6 * f64::min(least / shortest, least / longest);
+            let most_ppm = 1e6 * f64::max(most / shortest, most / longest);
             Some(Drift {
                 cpu,
                 against: first,
-                ppm: (is - was) * per_million,
-                error_ppm: (width_before + width_after) * per_million,
+                ppm: (least_ppm + most_ppm) / 2.0,
+                error_ppm: (most_ppm - least_ppm) / 2.0,
             })
         };
         with_first(first, after).filter_map(drift).collect()
@@ -82,11 +85,12 @@ impl fmt::Display for Drift {
     }
 }
 
-/// A comparison of every pair, and the count of one CPU at its beginning.
+/// A comparison of every pair, and the counts of one CPU before and after it.
 pub(crate) struct Counted {
     first: usize,
-    count: u64,
+    begun: u64,
     pub(crate) warp: Warp,
+    ended: u64,
 }
 
 impl Counted {
@@ -95,19 +99,16 @@ impl Counted {
         let first = *cpus::allowed().first()?;
         Some(Counted {
             first,
-            count: count_on(first)?,
+            begun: count_on(first)?,
             warp: warp::of_every_pair(timeouts, most_rounds),
+            ended: count_on(first)?,
         })
     }
 
     /// Returns the drifts from this comparison to a later one.
     pub(crate) fn drifts_until(&self, later: &Counted) -> Vec<Drift> {
-        Drift::between(
-            self.first,
-            &self.warp,
-            &later.warp,
-            later.count.wrapping_sub(self.count),
-        )
+        let cycles = later.begun.wrapping_sub(self.ended)..=later.ended.wrapping_sub(self.begun);
+        Drift::between(self.first, &self.warp, &later.warp, cycles)
     }
 }
 
@@ -118,10 +119,6 @@ fn with_first(first: usize, warp: &Warp) -> impl Iterator<Item = (usize, Pair)> 
         _ if pair.other == first => Some((pair.cpu, pair.turned())),
         _ => None,
     })
-}
-
-fn width(pair: &Pair) -> f64 {
-    pair.most_cycles as f64 - pair.least_cycles as f64
 }
 
 /// Reads the counter on a CPU, by a thread of its own.
@@ -151,12 +148,16 @@ mod tests {
     fn a_drift_is_the_change_of_a_difference_over_the_time_between_with_the_error_of_both() {
         let before = warp(&[(0, 1, 900, 1_100), (2, 0, -50, 50), (1, 2, 0, 0)]);
         let after = warp(&[(0, 1, 3_900, 4_100), (0, 2, -50, 50), (0, 3, 0, 100)]);
-        let drifts = Drift::between(0, &before, &after, 3_000_000_000);
+        let drifts = Drift::between(0, &before, &after, 3_000_000_000..=3_000_000_000);
         assert_eq!(drifts.len(), 2, "CPU 3 was not compared before: {drifts:?}");
         assert_eq!((drifts[0].cpu, drifts[0].against), (1, 0));
         assert!((drifts[0].ppm - 1.0).abs() < 1e-9, "{drifts:?}");
         assert!((drifts[0].error_ppm - 200.0 / 3_000.0).abs() < 1e-9, "{drifts:?}");
         assert!(drifts[0].is_certain());
+        // 2,800 to 3,200 counts, in as many cycles or a tenth more.
+        let slow = Drift::between(0, &before, &after, 3_000_000_000..=3_300_000_000)[0];
+        assert!((slow.ppm - slow.error_ppm - 2_800.0 / 3_300.0).abs() < 1e-9, "{slow:?}");
+        assert!((slow.ppm + slow.error_ppm - 3_200.0 / 3_000.0).abs() < 1e-9, "{slow:?}");
         assert_eq!(drifts[1].cpu, 2);
         assert!(drifts[1].ppm == 0.0 && !drifts[1].is_certain(), "{drifts:?}");
         assert_eq!(Drift::largest(&drifts), Some(&drifts[0]));
