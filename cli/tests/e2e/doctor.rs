@@ -1,5 +1,7 @@
 //! The verdicts and exit statuses of `doctor`, for hosts and processes.
 
+#[cfg(target_arch = "x86_64")]
+use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
@@ -370,10 +372,10 @@ fn a_process_that_reads_clocks_all_the_time_has_a_share_and_a_caller() {
     assert_eq!(report["facts"]["process"]["reads"]["reads_ns"], 0, "{report:#}");
 }
 
-/// Waits until the function of the program is found as the caller of its reads: samples from before its first read, or
+/// Waits until the program's own function is found as the caller of its reads: samples from before its first read, or
 /// from a read in code without call frames before the publisher has begun, have no caller.
 #[track_caller]
-fn has_its_own_function_as_caller(running: &Running) {
+fn has_as_caller(running: &Running, is_own: impl Fn(&str) -> bool) {
     wait_until("its caller is found", || {
         let report = json(&finish(doctor(&["--json", &running.pid().0.to_string()])));
         let reads = &report["facts"]["process"]["reads"];
@@ -381,8 +383,20 @@ fn has_its_own_function_as_caller(running: &Running) {
             skip(format_args!("no samples: {}", report["unseen"]));
             return true;
         }
-        reads["callers"][0]["function"] == "w"
+        reads["callers"][0]["function"].as_str().is_some_and(&is_own)
     });
+}
+
+#[test]
+fn the_caller_of_a_clock_read_is_the_programs_own_function_in_go() {
+    let Some(path) = program("clock-go") else { return };
+    let command = [path.as_str(), ENDLESS, "MONOTONIC"];
+    let mut plain = Command::new(&path);
+    plain.args(&command[1..]);
+    let is_of_main = |name: &str| name.starts_with("main.");
+    has_as_caller(&start(plain), is_of_main);
+    #[cfg(target_arch = "x86_64")]
+    has_as_caller(&start(served(&command)), is_of_main);
 }
 
 #[test]
@@ -391,10 +405,60 @@ fn the_caller_of_a_clock_read_is_the_programs_own_function() {
         let Some(path) = helper_program("reads-in-w", "cc", flags) else {
             return;
         };
-        has_its_own_function_as_caller(&start(Command::new(&path)));
+        has_as_caller(&start(Command::new(&path)), |name| name == "w");
         #[cfg(target_arch = "x86_64")]
-        has_its_own_function_as_caller(&start(served(&[&path])));
+        has_as_caller(&start(served(&[&path])), |name| name == "w");
     }
+}
+
+/// Waits until doctor's samples name both functions of the program, each with the clocks that it reads.
+#[cfg(target_arch = "x86_64")]
+#[track_caller]
+fn has_a_clock_for_each_caller(running: &Running) {
+    let clocks_of = |reads: &Value, function: &str| {
+        let callers = reads["callers"].as_array().expect("callers");
+        let caller = callers.iter().find(|caller| caller["function"] == function);
+        let clocks = caller.and_then(|caller| caller["clocks"].as_array()).cloned();
+        let names = clocks
+            .unwrap_or_default()
+            .into_iter()
+            .map(|clock| clock["clock"].clone());
+        names
+            .filter_map(|name| name.as_str().map(str::to_owned))
+            .collect::<BTreeSet<_>>()
+    };
+    wait_until("each caller has its clocks", || {
+        let report = json(&finish(doctor(&["--json", &running.pid().0.to_string()])));
+        let reads = &report["facts"]["process"]["reads"];
+        if reads.is_null() {
+            skip(format_args!("no samples: {}", report["unseen"]));
+            return true;
+        }
+        let [m, r] = ["m", "r"].map(|function| clocks_of(reads, function));
+        let allowed = |clocks: &BTreeSet<String>, of: &[&str]| clocks.iter().all(|clock| of.contains(&clock.as_str()));
+        assert!(allowed(&m, &["MONOTONIC"]), "{reads:#}");
+        assert!(allowed(&r, &["REALTIME", "REALTIME_COARSE"]), "{reads:#}");
+        (m.len(), r.len()) == (1, 2)
+    });
+    // A line may end anywhere between two words.
+    let text = finish(doctor(&[&running.pid().0.to_string()])).out;
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let has_clocks = words.contains(": MONOTONIC, about ") && words.contains("REALTIME, about ");
+    assert!(
+        has_clocks || !words.contains("% of its CPU time in clock reads"),
+        "{text}"
+    );
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn each_caller_of_clock_reads_has_the_clocks_that_it_reads() {
+    let Some(path) = helper_program("reads-of-clocks", "cc", &[]) else {
+        return;
+    };
+    has_a_clock_for_each_caller(&start(Command::new(&path)));
+    has_a_clock_for_each_caller(&start(served(&[&path])));
 }
 
 #[test]

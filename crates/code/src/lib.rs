@@ -1,10 +1,12 @@
 //! Finds the system calls for time, and for the CPU's number, that a program's own code makes. [`rescue`] proves which of them can be redirected.
+//! [`clock_id`] finds which clock a vDSO's function reads at each of its instructions.
 //!
 //! The file is read in bounded pieces and never mapped. Nothing in it is trusted: every table and every list has a limit.
 #![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
 
 pub mod bytes;
 pub mod calls;
+pub mod clock_id;
 pub mod elf;
 pub mod rescue;
 

@@ -7,7 +7,7 @@ use fastpath_measure::host::TimensOffset;
 use fastpath_measure::probe::{ClockReport, FunctionReport};
 use fastpath_measure::vsyscall::Vsyscall;
 use fastpath_tools::program::Library;
-pub use fastpath_tools::trace::{ReadCaller, Reads};
+pub use fastpath_tools::trace::{ReadCaller, ReadClock, Reads};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 

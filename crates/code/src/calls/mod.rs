@@ -5,7 +5,7 @@
 mod aarch64;
 mod arm;
 mod thumb;
-mod x86;
+pub(crate) mod x86;
 
 use fastpath_image::Isa;
 use memchr::memmem;

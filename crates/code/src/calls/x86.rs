@@ -243,7 +243,7 @@ fn is_called(bytes: &[u8], mut at: usize, register: Register) -> bool {
     false
 }
 
-fn writes<'a>(
+pub(crate) fn writes<'a>(
     instruction: &Instruction,
     factory: &'a mut InstructionInfoFactory,
 ) -> impl Iterator<Item = Register> + 'a {

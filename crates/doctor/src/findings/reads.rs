@@ -1,6 +1,6 @@
 //! The share of its CPU time that the process spends in clock reads, and the functions that make them.
 
-use super::super::facts::{Facts, Process, ReadCaller, Reads, VdsoKind};
+use super::super::facts::{Facts, Process, ReadCaller, ReadClock, Reads, VdsoKind};
 use super::gains::{OVER_COUNTER, gains};
 use super::process::clocks_of_subject;
 use super::{Finding, Severity, finding};
@@ -33,8 +33,8 @@ pub(super) fn find(process: &Process, facts: &Facts) -> Option<Finding> {
             "the process spends less than 1 % of its CPU time in clock reads".to_owned(),
         ));
     }
-    let rate = match cost_ns(process, facts) {
-        Some(ns) => format!(", about {} a second", rounded(reads.reads_ns as f64 / ns / seconds)),
+    let rate = match rates(reads, process, facts) {
+        Some(total) => format!(", about {} a second", rounded(total)),
         None => String::new(),
     };
     let found = finding(format!(
@@ -44,9 +44,18 @@ pub(super) fn find(process: &Process, facts: &Facts) -> Option<Finding> {
     ));
     let found = reads.callers.iter().fold(found, |found, caller| {
         let share = 100.0 * caller.share;
-        found.because(&match name(caller) {
+        let made = match name(caller) {
             Some(name) => format!("{share:.0} % of them are made by {name}"),
             None => format!("the callers of {share:.0} % of them could not be found"),
+        };
+        let clock = |read: &ReadClock| match rate_of(reads, caller.share * read.share, read.clock, process, facts) {
+            Some(rate) => format!("{}, about {} a second", read.clock, rounded(rate)),
+            None => format!("{}, {:.0} %", read.clock, 100.0 * read.share),
+        };
+        let clocks: Vec<String> = caller.clocks.iter().map(clock).collect();
+        found.because(&match clocks.is_empty() {
+            true => format!("{made}: unknown clock"),
+            false => format!("{made}: {}", clocks.join("; ")),
         })
     });
     let found = match predicted(reads, facts) {
@@ -87,13 +96,31 @@ pub(in super::super) fn name(caller: &ReadCaller) -> Option<String> {
     })
 }
 
-/// Returns the cost of one of its reads.
-fn cost_ns(process: &Process, facts: &Facts) -> Option<f64> {
+/// Returns the number of its reads a second. Those of an unknown clock cost as those of MONOTONIC.
+fn rates(reads: &Reads, process: &Process, facts: &Facts) -> Option<f64> {
+    let clocks = reads.callers.iter().flat_map(|caller| {
+        let clocks = caller.clocks.iter();
+        clocks.map(|read| (caller.share * read.share, read.clock))
+    });
+    let known: f64 = clocks.clone().map(|(share, _)| share).sum();
+    let all = clocks.chain([((1.0 - known).max(0.0), Clock::MONOTONIC)]);
+    all.map(|(share, clock)| rate_of(reads, share, clock, process, facts))
+        .sum()
+}
+
+/// Returns the number of reads a second of a clock that take this share of the time in reads.
+fn rate_of(reads: &Reads, share: f64, clock: Clock, process: &Process, facts: &Facts) -> Option<f64> {
+    let seconds = reads.elapsed_ns as f64 / 1e9;
+    Some(reads.reads_ns as f64 * share / cost_ns(clock, process, facts)? / seconds)
+}
+
+/// Returns the cost of one of its reads of a clock.
+fn cost_ns(clock: Clock, process: &Process, facts: &Facts) -> Option<f64> {
     match process.vdso? {
-        VdsoKind::Fastpath => Some(facts.counter.read_ns? * OVER_COUNTER),
-        VdsoKind::Kernel => {
-            let monotonic = |report: &&fastpath_measure::probe::ClockReport| report.clock == Clock::MONOTONIC;
-            clocks_of_subject(facts).iter().find(monotonic)?.measured.ns
+        VdsoKind::Fastpath if Clock::SERVED.contains(&clock) => Some(facts.counter.read_ns? * OVER_COUNTER),
+        VdsoKind::Fastpath | VdsoKind::Kernel => {
+            let is_it = |report: &&fastpath_measure::probe::ClockReport| report.clock == clock;
+            clocks_of_subject(facts).iter().find(is_it)?.measured.ns
         }
         VdsoKind::None | VdsoKind::Other => None,
     }
@@ -157,7 +184,52 @@ mod tests {
             "{}",
             found.says
         );
-        assert_eq!(found.because[0].says, "the callers of 100 % of them could not be found");
+        assert_eq!(
+            found.because[0].says,
+            "the callers of 100 % of them could not be found: unknown clock"
+        );
         assert!(found.because[1].says.ends_with("68 others were not"), "{found:?}");
+    }
+
+    #[test]
+    fn each_caller_has_its_clocks_with_their_reads_a_second() {
+        let mut facts = samples::healthy();
+        let clock = |clock, share| ReadClock { clock, share };
+        let caller = |function: &str, share, clocks| ReadCaller {
+            function: Some(function.to_owned()),
+            share,
+            clocks,
+            ..ReadCaller::default()
+        };
+        facts.process = Some(Process {
+            reads: Some(Reads {
+                elapsed_ns: 1_000_000_000,
+                cpu_ns: 1_000_000_000,
+                reads_ns: 1_000_000_000,
+                includes_kernel: true,
+                callers: vec![
+                    caller("work", 0.7, vec![clock(Clock::MONOTONIC, 1.0)]),
+                    caller(
+                        "log",
+                        0.3,
+                        vec![clock(Clock::REALTIME, 0.7), clock(Clock::REALTIME_COARSE, 0.3)],
+                    ),
+                ],
+                ..Reads::default()
+            }),
+            ..samples::process()
+        });
+        // 21 ns a read, and 5 ns one of a COARSE clock.
+        let found = find(facts.process.as_ref().expect("a process"), &facts).expect("a finding");
+        assert!(found.says.ends_with(", about 61.0 million a second"), "{}", found.says);
+        let because: Vec<&str> = found.because.iter().map(|one| one.says.as_str()).collect();
+        assert_eq!(
+            because,
+            [
+                "70 % of them are made by `work`: MONOTONIC, about 33.0 million a second",
+                "30 % of them are made by `log`: REALTIME, about 10.0 million a second; REALTIME_COARSE, about 18.0 \
+                 million a second",
+            ]
+        );
     }
 }

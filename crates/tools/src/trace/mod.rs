@@ -8,6 +8,7 @@
 mod arch;
 mod bpf;
 mod call;
+mod clock_ids;
 mod command;
 mod process;
 mod ptrace;
@@ -20,7 +21,7 @@ mod tally;
 mod why;
 
 pub use command::{NOT_EXECUTABLE, NOT_FOUND};
-pub use reads::{ReadCaller, Reads, reads};
+pub use reads::{ReadCaller, ReadClock, Reads, reads};
 pub use report::{Caller, Lost, Method, Report, Row};
 pub use session::{End, Observer, Options, Outcome, Running, Whom, run};
 pub use symbols::Frame;

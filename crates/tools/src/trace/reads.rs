@@ -1,8 +1,10 @@
 //! Clock reads in user space, which no system call shows: samples of a process's CPU time.
 
 use crate::trace::call::{Abi, Function, Sample, Site};
+use crate::trace::clock_ids::{ClockIds, GeneralRegisters};
 use crate::trace::process::Processes;
-use crate::trace::symbols::{self, Symbols};
+use crate::trace::symbols::{self, Frame, Symbols};
+use fastpath_measure::Clock;
 use fastpath_os::Stat;
 use object::{Object, ObjectSymbol};
 use perf_event::data::{self, Record};
@@ -18,6 +20,8 @@ use std::time::{Duration, Instant};
 const PERIOD_NS: u64 = 1_000_000;
 /// Bytes of each thread's stack in a sample.
 const STACK: u32 = 2048;
+/// Frames of a sample that the kernel finds by frame pointers.
+const DEEPEST: u16 = 16;
 /// Bytes of a thread's ring: some 60 samples, three times what a turn needs.
 const RING: usize = 128 << 10;
 const TURN: Duration = Duration::from_millis(20);
@@ -61,6 +65,18 @@ pub struct ReadCaller {
     pub file: Option<String>,
     /// Its share of the time in reads: 0 to 1.
     pub share: f64,
+    /// The clocks that it reads, the most frequent first; none if they could not be determined.
+    #[serde(default)]
+    pub clocks: Vec<ReadClock>,
+}
+
+/// A clock that a caller reads.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+pub struct ReadClock {
+    /// The clock.
+    pub clock: Clock,
+    /// Its share of the caller's time in reads, by those samples that show the clock: 0 to 1.
+    pub share: f64,
 }
 
 impl ReadCaller {
@@ -68,6 +84,15 @@ impl ReadCaller {
     pub fn is_clock_function(&self) -> bool {
         self.function.as_deref().is_some_and(symbols::is_clock_function)
     }
+}
+
+/// A sample of a thread's CPU time.
+struct Read {
+    sample: Sample,
+    /// Those of a 64-bit program, where they are known.
+    registers: Option<GeneralRegisters>,
+    /// Return addresses, found by frame pointers.
+    chain: Vec<u64>,
 }
 
 /// Samples the CPU time of a process, and returns how much of it is spent in clock reads and who makes them. Threads
@@ -134,7 +159,9 @@ fn sampler(thread: libc::pid_t, includes_kernel: bool) -> io::Result<Sampler> {
         .any_cpu()
         .exclude_kernel(!includes_kernel)
         .sample_period(PERIOD_NS)
-        .sample(SampleFlag::REGS_USER | SampleFlag::STACK_USER)
+        .exclude_callchain_kernel(true)
+        .sample(SampleFlag::REGS_USER | SampleFlag::STACK_USER | SampleFlag::CALLCHAIN)
+        .sample_max_stack(DEEPEST)
         .sample_regs_user(isa::REGISTERS)
         .sample_stack_user(STACK)
         .build()?
@@ -142,12 +169,18 @@ fn sampler(thread: libc::pid_t, includes_kernel: bool) -> io::Result<Sampler> {
 }
 
 /// Returns the number of samples in clock reads, and the callers, the most frequent first.
-fn callers(samples: &[Sample]) -> (u64, Vec<ReadCaller>) {
+fn callers(samples: &[Read]) -> (u64, Vec<ReadCaller>) {
     let mut processes = Processes::default();
     let mut symbols = Symbols::default();
     let others = other_functions();
-    let mut counts: HashMap<_, u64> = HashMap::new();
-    for sample in samples {
+    let mut clock_ids = None;
+    let mut reads: HashMap<_, Vec<Option<Clock>>> = HashMap::new();
+    for Read {
+        sample,
+        registers,
+        chain,
+    } in samples
+    {
         let image = processes.at(&sample.site, 0, "");
         let Some(mapping) = image.mapping(sample.site.ip) else {
             continue;
@@ -157,29 +190,55 @@ fn callers(samples: &[Sample]) -> (u64, Vec<ReadCaller>) {
         if !symbols::is_vdso(&mapping.path) || is_other {
             continue;
         }
+        let clock_ids = clock_ids.get_or_insert_with(|| ClockIds::read(sample.site.pid, image));
+        let clock = registers.and_then(|registers| clock_ids.clock(sample, &registers));
         let frames = symbols.callers(sample, image);
         let mut outside = frames.into_iter().filter(|frame| !frame.is_go_between()).peekable();
         let nearest = outside.peek().cloned();
-        let mut named = outside.filter_map(|frame| Some((frame.function.clone()?, frame)));
-        let own = named.find(|(name, _)| !symbols::is_clock_function(name));
-        let caller = own.map(|(_, frame)| frame).or(nearest);
-        *counts.entry(caller).or_default() += 1;
+        // Go reads clocks on another stack, and a goroutine's is not in the sample. The kernel follows Go's frame pointers.
+        let is_go = nearest
+            .as_ref()
+            .is_some_and(|frame| frame.function.as_deref().is_some_and(symbols::is_of_go));
+        let chain = chain.iter().filter(|_| is_go);
+        let mut on_chain = chain.map(|address| symbols.frame(sample.site.pid, image, address - 1));
+        let is_own = |frame: &Frame| {
+            let name = frame.function.as_deref();
+            !frame.is_go_between() && name.is_some_and(|name| !symbols::is_clock_function(name))
+        };
+        let own = outside.find(is_own).or_else(|| on_chain.find(is_own));
+        let caller = own.or(nearest);
+        reads.entry(caller).or_default().push(clock);
     }
-    let total: u64 = counts.values().sum();
-    let mut callers: Vec<ReadCaller> = counts
+    let total: usize = reads.values().map(Vec::len).sum();
+    let mut callers: Vec<ReadCaller> = reads
         .into_iter()
-        .map(|(caller, count)| {
+        .map(|(caller, clocks)| {
             let (function, file) = caller.map(|frame| (frame.function, frame.library)).unwrap_or_default();
             ReadCaller {
                 function,
                 file,
-                share: count as f64 / total as f64,
+                share: clocks.len() as f64 / total as f64,
+                clocks: shares(&clocks),
             }
         })
         .collect();
     callers.sort_by(|a, b| b.share.total_cmp(&a.share));
     callers.truncate(MOST_CALLERS);
-    (total, callers)
+    (total as u64, callers)
+}
+
+/// Returns the clocks of a caller's samples. A sample at an instruction that no longer has the clock's id counts as the
+/// others do.
+fn shares(clocks: &[Option<Clock>]) -> Vec<ReadClock> {
+    let count = |clock: &Clock| clocks.iter().filter(|other| **other == Some(*clock)).count();
+    let known = clocks.iter().flatten().count();
+    let share = |clock: &Clock| ReadClock {
+        clock: *clock,
+        share: count(clock) as f64 / known as f64,
+    };
+    let mut shares: Vec<ReadClock> = Clock::ALL.iter().filter(|clock| count(clock) > 0).map(share).collect();
+    shares.sort_by(|a, b| b.share.total_cmp(&a.share));
+    shares
 }
 
 /// Returns the functions of the kernel's vDSO that read no clock, by their offsets in it. It is the same in every
@@ -200,23 +259,35 @@ mod isa {
     use super::*;
 
     #[cfg(target_arch = "x86_64")]
-    const ORDER: [u64; 3] = [6, 7, 8]; // bp, sp, ip
+    pub(super) const REGISTERS: u64 = 0xff_01ff; // ax, bx, cx, dx, si, di, bp, sp, ip; r8 to r15
     #[cfg(target_arch = "aarch64")]
-    const ORDER: [u64; 3] = [29, 31, 32]; // x29, sp, pc
+    pub(super) const REGISTERS: u64 = 1 << 29 | 1 << 31 | 1 << 32; // x29, sp, pc
 
-    pub(super) const REGISTERS: u64 = 1 << ORDER[0] | 1 << ORDER[1] | 1 << ORDER[2];
-
-    /// Returns a sample as the unwinder takes it. A sample of a thread that has no user registers has none.
-    pub(super) fn sample(pid: u32, record: &data::Sample) -> Option<Sample> {
-        let registers = record.regs_user()?;
-        let &[frame, sp, ip] = &registers.regs[..] else {
+    /// Returns bp, sp and ip of the registers in a sample, and all general registers.
+    #[cfg(target_arch = "x86_64")]
+    fn split(registers: &[u64]) -> Option<([u64; 3], Option<GeneralRegisters>)> {
+        let &[ax, bx, cx, dx, si, di, bp, sp, ip, r8, r9, r10, r11, r12, r13, r14, r15] = registers else {
             return None;
         };
+        let general = [ax, cx, dx, bx, sp, bp, si, di, r8, r9, r10, r11, r12, r13, r14, r15];
+        Some(([bp, sp, ip], Some(general)))
+    }
+    #[cfg(target_arch = "aarch64")]
+    fn split(registers: &[u64]) -> Option<([u64; 3], Option<GeneralRegisters>)> {
+        Some((registers.try_into().ok()?, None))
+    }
+
+    /// Returns a record as the unwinder takes it. A thread that has no user registers has none.
+    pub(super) fn sample(pid: u32, record: &data::Sample) -> Option<Read> {
+        /// The first of the chain's marks of a context (`enum perf_callchain_context`).
+        const FIRST_MARK: u64 = 4095u64.wrapping_neg();
+        let registers = record.regs_user()?;
+        let ([frame, sp, ip], general) = split(&registers.regs)?;
         let abi = match registers.abi {
             data::SampleRegsAbi::ABI_32 => Abi::Compat,
             _ => Abi::Native,
         };
-        Some(Sample {
+        let sample = Sample {
             site: Site {
                 pid,
                 function: Function::ClockGettime,
@@ -229,6 +300,16 @@ mod isa {
             sp,
             frame,
             stack: record.stack_user().unwrap_or_default().to_vec(),
+        };
+        let addresses = record.callchain().unwrap_or_default().iter().copied();
+        Some(Read {
+            sample,
+            registers: general.filter(|_| abi == Abi::Native),
+            // Behind the sample's own address.
+            chain: addresses
+                .filter(|address| (1..FIRST_MARK).contains(address))
+                .skip(1)
+                .collect(),
         })
     }
 }

@@ -42,11 +42,14 @@ impl Frame {
 
 /// Returns whether a function of a C library or a runtime only reads a clock: its caller says more.
 pub(crate) fn is_clock_function(name: &str) -> bool {
-    const NAMES: [&str; 11] = [
+    const NAMES: [&str; 14] = [
         "clock_gettime",
         "gettimeofday",
         "time.now",
         "time.Now",
+        "time.Since",
+        "time.Until",
+        "time.runtime",
         "runtime.nanotime",
         "runtime.walltime",
         "os::javaTime",
@@ -57,6 +60,11 @@ pub(crate) fn is_clock_function(name: &str) -> bool {
     ];
     let name = name.trim_start_matches("__");
     NAMES.iter().any(|begin| name.starts_with(begin))
+}
+
+/// Returns whether a function is of Go's runtime or its package time.
+pub(crate) fn is_of_go(name: &str) -> bool {
+    name.starts_with("runtime.") || name.starts_with("time.")
 }
 
 /// Returns whether a mapping is a vDSO: the kernel's, or fastpath's.
@@ -73,7 +81,7 @@ pub(crate) fn kernels_vdso() -> Option<&'static [u8]> {
 }
 
 /// Returns the vDSO of a process, if its memory may be read.
-fn vdso_of(pid: u32, range: &std::ops::Range<u64>) -> Option<Vec<u8>> {
+pub(crate) fn vdso_of(pid: u32, range: &std::ops::Range<u64>) -> Option<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(range.end - range.start).ok()?];
     let memory = std::fs::File::open(format!("/proc/{pid}/mem")).ok()?;
     memory.read_exact_at(&mut bytes, range.start).ok()?;
