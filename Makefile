@@ -58,6 +58,9 @@ long: build ## tests that take hours: broken input for each parser, and other pr
 	$(ENV) ./tests/long/run
 	$(ENV) FASTPATH_TEST_KILLS=1000 FASTPATH_TEST_PIPELINES=5000 cargo test --release --package fastpath --test e2e -- pipeline:: helper_loss::
 	$(ENV) ./tests/packages/run bookworm trixie
+	@$(MAKE) --no-print-directory walks
+
+walks: all ## play what five new users type in a terminal (as root, for a slow clock), and print the transcript
 	$(ENV) cargo build --quiet --release --package fastpath-slow-clock && ./tests/walks
 
 static: ## build fastpath as one file that needs no library
@@ -166,4 +169,4 @@ help: ## print this list
 		} \
 		print line }'
 
-.PHONY: all build demo rehearsal test check docs image lab servers slews long static bench bench-attach bench-hosts bench-run torture hostile lib preload lint setup install install-programs packages uninstall clean help
+.PHONY: all build demo rehearsal test check docs image lab servers slews long walks static bench bench-attach bench-hosts bench-run torture hostile lib preload lint setup install install-programs packages uninstall clean help
