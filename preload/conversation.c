@@ -84,8 +84,9 @@ static long receive(int fd, struct prepared *prepared, int *flags) {
 	return size;
 }
 
-static bool is_complete(long size, int flags, const struct prepared *prepared, struct why *why) {
+static bool is_complete(long size, int flags, uint32_t operation, const struct prepared *prepared, struct why *why) {
 	const struct fastpathd_answer *answer = &prepared->answer;
+	const int last = operation == FASTPATHD_PREPARE ? FP_PLAN_FD : FP_MAILBOX_FD;
 
 	if (size != sizeof(*answer) || flags & MSG_TRUNC || answer->magic != FASTPATHD_MAGIC)
 		return fp_because(why, "the answer is not from fastpathd", 0);
@@ -95,9 +96,9 @@ static bool is_complete(long size, int flags, const struct prepared *prepared, s
 			why->said[i] = answer->sentence[i];
 		return fp_because(why, "fastpathd declines", 0);
 	}
-	if (answer->version != FASTPATHD_VERSION || answer->operation != FASTPATHD_PREPARE)
+	if (answer->version != FASTPATHD_VERSION || answer->operation != operation)
 		return fp_because(why, "this fastpathd has another version than this library", 0);
-	if (flags & MSG_CTRUNC || prepared->fd[FP_DESCRIPTORS - 1] < 0)
+	if (flags & MSG_CTRUNC || prepared->fd[last] < 0)
 		return fp_because(why, "descriptors did not arrive: there may be no room for them (ulimit -n)", 0);
 	return true;
 }
@@ -121,7 +122,7 @@ static bool converse(int fd, const struct daemon *daemon, const struct fastpathd
 	long size = receive(fd, prepared, &flags);
 	if (fp_failed(size))
 		return fp_because(why, "the daemon does not answer", size);
-	return is_complete(size, flags, prepared, why);
+	return is_complete(size, flags, request->operation, prepared, why);
 }
 
 bool fp_prepare(const struct daemon *daemon, const struct fastpathd_request *request, struct prepared *prepared,

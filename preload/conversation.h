@@ -5,7 +5,7 @@
 
 #include "why.h"
 
-/* In the order in which they travel. */
+/* In the order in which they travel; FASTPATHD_PAGE has no plan. */
 enum { FP_PAGE_FD, FP_MAILBOX_FD, FP_PLAN_FD, FP_DESCRIPTORS };
 
 struct prepared {
@@ -19,7 +19,8 @@ struct daemon {
 	uint32_t user; /* of this process: the daemon must be this user's or root's */
 };
 
-/* Sends a request to the daemon. If it does not answer soon, the program starts without it. */
+/* Sends a request for a page to the daemon, FASTPATHD_PREPARE or FASTPATHD_PAGE. If it does not answer soon, the
+ * program starts without it. */
 bool fp_prepare(const struct daemon *daemon, const struct fastpathd_request *request, struct prepared *prepared,
 		struct why *why);
 

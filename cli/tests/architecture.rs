@@ -36,7 +36,10 @@ fn by_the_manifests_and_the_code() -> [Dependencies; 2] {
         let mut files = Vec::new();
         code(&Path::new(&manifest).with_file_name("src"), &mut files);
         let is_named = |name: &&String| {
-            let name = name.replace('-', "_");
+            let name = match &***name {
+                "libfastpath" => "fastpath".to_owned(),
+                name => name.replace('-', "_"),
+            };
             let [path, renamed] = [format!("{name}::"), format!("use {name} as ")];
             files
                 .iter()

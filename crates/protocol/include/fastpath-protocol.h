@@ -70,6 +70,9 @@ struct fastpathd_request {
 /* Size of the address space that a client reserves for a region: no plan needs more. */
 #define FASTPATHD_REGION_ROOM 65536u
 
+/* Where a client maps a mailbox, above its page, so that the next daemon finds both if this one dies. */
+#define FASTPATHD_MAILBOX_OFFSET 24576u
+
 enum fastpathd_error {
 	FASTPATHD_OK = 0,
 	FASTPATHD_EMALFORMED = 1,   /* not a request */

@@ -6,6 +6,7 @@ mod bystander;
 #[cfg(target_arch = "x86_64")]
 mod children;
 mod clients;
+mod clock;
 mod life;
 mod obstruction;
 mod policy;

@@ -51,6 +51,86 @@ fn the_host_on_the_documentations_page_compiles_as_it_stands_and_serves_its_gues
 }
 
 #[test]
+fn a_program_with_the_clocks_header_publishes_for_itself_and_its_children() {
+    let file = source().join("../libfastpath-clock/tests/c/witness.c");
+    let publishing = destination().join("witness-publishing.c");
+    std::fs::write(
+        &publishing,
+        format!("#define FASTPATH_CLOCK_PUBLISH\n#include {file:?}\n"),
+    )
+    .expect("write");
+    // On a host whose counter is not believed, the kernel goes on.
+    let steps: &[_] = match fastpath_is_believed() {
+        true => &["open=2", "page", "threads", "fork", "page", "threads"],
+        false => &["open=0", "threads"],
+    };
+    for how in ["shared", "static"] {
+        let mut program = Command::new(build(&publishing, how));
+        let program = program.args(steps).env("LD_LIBRARY_PATH", libraries());
+        let output = run(program.env("FASTPATH_SOCKET", "/nonexistent/fastpathd.sock"));
+        assert_eq!(text(&output), "ok\n", "{how}");
+    }
+}
+
+#[test]
+fn a_program_with_the_clocks_header_alone_needs_no_library_and_no_daemon() {
+    let witness = build_alone(
+        &[&source().join("../libfastpath-clock/tests/c/witness.c")],
+        "witness-alone",
+    );
+    let mut program = Command::new(witness);
+    let program = program.args(["open=0", "kernel", "threads", "fork", "filter"]);
+    let output = run(program.env("FASTPATH_SOCKET", "/nonexistent/fastpathd.sock"));
+    assert_eq!(text(&output), "ok\n");
+}
+
+#[test]
+fn the_programs_on_the_clocks_page_compile_as_they_stand() {
+    let page = std::fs::read_to_string(source().join("../../docs/clock.md")).expect("the page");
+    let blocks = page.split("```c\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let file = |(index, code)| {
+        let file = destination().join(format!("clock-of-the-page-{index}.c"));
+        std::fs::write(&file, code).expect("write");
+        file
+    };
+    let files: Vec<PathBuf> = blocks.enumerate().map(file).collect();
+    let [implementation, program] = &files[..] else {
+        panic!("{} blocks of C", files.len());
+    };
+    let output = run(&mut Command::new(build_alone(
+        &[implementation, program],
+        "clock-of-the-page",
+    )));
+    assert!(text(&output).contains(" ns"), "{}", text(&output));
+}
+
+/// Builds a program that has the clock's header, and links nothing.
+fn build_alone(files: &[&Path], name: &str) -> PathBuf {
+    let program = destination().join(name);
+    run(Command::new("cc")
+        .args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-I"])
+        .arg(destination().join("usr/include"))
+        .args(files)
+        .arg("-o")
+        .arg(&program));
+    program
+}
+
+fn fastpath_is_believed() -> bool {
+    let mut verdict = fastpath::Verdict {
+        size: size_of::<fastpath::Verdict>() as u32,
+        distrust: 0,
+        warp_cycles: 0,
+        cpu_features: 0,
+        cpus: 0,
+        cpus_tested: 0,
+        reserved: 0,
+    };
+    // SAFETY: the verdict begins with its size.
+    unsafe { fastpath::fastpath_examine(fastpath::EXAMINE_CPUS, &mut verdict) == 0 && verdict.distrust == 0 }
+}
+
+#[test]
 fn arguments_that_no_call_takes_are_refused_and_change_nothing() {
     works("arguments");
 }

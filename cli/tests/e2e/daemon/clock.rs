@@ -1,0 +1,40 @@
+//! A program with nothing but `fastpath-clock.h`, and a daemon.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use super::{Place, alone};
+use crate::common::{needs_root, program};
+
+#[test]
+fn times_of_the_clocks_header_never_go_back_while_its_daemon_is_killed_and_replaced() {
+    let (Some(witness), Some(())) = (program("clock-witness"), needs_root()) else {
+        return;
+    };
+    let _host = alone();
+    let place = Place::new();
+    let mut daemon = place.daemon();
+    // Also in a child that began before the daemon was killed, and under a filter that kills for calls.
+    let steps = "open=1 page threads fork page threads pause kernel threads pause page threads filter page";
+    let mut reader = Command::new(witness)
+        .args(steps.split(' '))
+        .env("FASTPATH_SOCKET", place.socket())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the witness");
+    let mut input = reader.stdin.take().expect("a pipe");
+    let mut lines = BufReader::new(reader.stdout.take().expect("a pipe"))
+        .lines()
+        .map_while(Result::ok);
+    assert_eq!(lines.next().as_deref(), Some("paused"));
+    assert_eq!(place.status().pages_in_all, 1);
+    daemon.pid().signal(libc::SIGKILL);
+    input.write_all(b"\n").expect("write");
+    assert_eq!(lines.next().as_deref(), Some("paused"));
+    daemon = place.daemon();
+    input.write_all(b"\n").expect("write");
+    assert_eq!(lines.next().as_deref(), Some("ok"));
+    assert!(reader.wait().expect("wait").success());
+    drop(daemon);
+}

@@ -1,0 +1,23 @@
+//! Prints `fastpath-clock.h` (crates/libfastpath-clock), for builds by make and for packages.
+//!
+//!     cargo run --package fastpath-isa --example clock-header
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use fastpath_isa::Isa;
+
+include!("../../libfastpath-clock/header.rs");
+
+fn main() -> ExitCode {
+    match header(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")) {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(message) => {
+            eprintln!("clock-header: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * fastpath-clock: CLOCK_MONOTONIC by the CPU's counter, for programs that would otherwise read the counter themselves.
+ *
+ * docs/clock.md is the guide. This file is all that a C program needs: it links no library, and works where fastpath
+ * is not installed. Exactly one C file of a program (or of a shared library) contains the functions:
+ *
+ *     #define FASTPATH_CLOCK_IMPLEMENTATION
+ *     #include <fastpath-clock.h>          before any other header
+ *
+ * With FASTPATH_CLOCK_PUBLISH defined too, fastpath_clock_open() can publish for this process alone. That needs
+ * libfastpath and threads: cc ... $(pkg-config --cflags --libs libfastpath) -pthread
+ *
+ * Generated from the sources of the vDSO image, whose reader this is (crates/libfastpath-clock/header.rs).
+ */
+#ifndef FASTPATH_CLOCK_H
+#define FASTPATH_CLOCK_H
+
+#if defined(FASTPATH_CLOCK_IMPLEMENTATION) && !defined(_GNU_SOURCE)
+#define _GNU_SOURCE
+#endif
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Where times come from. */
+#define FASTPATH_CLOCK_KERNEL 0 /* the kernel's vDSO, or its system call */
+#define FASTPATH_CLOCK_DAEMON 1 /* a page of fastpathd's */
+#define FASTPATH_CLOCK_OWN 2    /* a page that a thread of this process publishes */
+
+/* Publish in a thread of this process if no fastpathd gives a page, and the counter can be believed. The thread sleeps
+ * (clock_nanosleep), reads the kernel's clocks and writes memory: do not use this flag if a seccomp filter that kills
+ * for such calls is installed later for all threads. */
+#define FASTPATH_CLOCK_MAY_PUBLISH 1u
+
+/*
+ * Finds a page: asks fastpathd for one (waits at most 2 seconds), else publishes if `flags` allow that. Returns the
+ * source. Call it before the program starts threads, and installs seccomp filters: it makes system calls. If the source
+ * is the kernel, it may be called again later; otherwise the page stays for the life of the process, and its children's
+ * until they execute a program.
+ */
+int fastpath_clock_open(unsigned flags);
+
+/* Why the counter is used for times, or is not. */
+struct fastpath_clock_evidence {
+	int source;      /* FASTPATH_CLOCK_* */
+	int is_used;     /* whether the page answers at this moment; if not, the kernel does */
+	uint32_t reason; /* why the publisher took its times off the page (fastpath_reason_string); 0: it did not */
+	uint32_t comparisons;   /* comparisons of all CPUs' counters by fastpathd since it started */
+	uint64_t within_cycles; /* bound on the distance of any two CPUs' counters in the last one; 0: unknown */
+	uint64_t withdrawals;   /* how often times were taken off this page */
+	int is_not_invariant;   /* whether the publisher was made to trust a counter without a guaranteed rate */
+	int error;              /* without a page: the errno of `tried`, or 0 */
+	const char *tried;      /* without a page: what was tried, or what is wrong; else NULL */
+	const char *said;       /* without a page: what fastpathd answered, or ""; else NULL */
+};
+void fastpath_clock_evidence(struct fastpath_clock_evidence *evidence);
+
+/* fastpath_clock_now() as a function, for other languages. */
+uint64_t fastpath_clock_read(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#if defined(__cplusplus) || !defined(__linux__) || !(defined(__x86_64__) && defined(__LP64__) || defined(__aarch64__))
+
+/* The reader is C, for ISAs whose programs fastpathd serves. */
+static inline uint64_t fastpath_clock_now(void) { return fastpath_clock_read(); }
+
+#else
+#define FASTPATH_CLOCK_READS_PAGES 1
+
+#include "isa.h"
+#include "latch.h"
+
+/* The rest of fastpath_clock_now(). */
+FP_HIDDEN uint64_t fp_clock_read_slowly(void);
+
+/*
+ * Returns CLOCK_MONOTONIC in nanoseconds. Ordered: after all earlier loads of this thread. It never goes back, in a
+ * thread or from one to another. No lock, no allocation, no system call but the kernel's clock_gettime where it has no
+ * vDSO. May be called in a signal handler.
+ */
+FP_INLINE uint64_t fastpath_clock_now(void) {
+	struct fp_time now;
+
+	if (fp_likely(fp_read_newest(fp_hres(), FP_CLOCK_MONOTONIC, FP_BASE_MONOTONIC, &now)))
+		return now.sec * FP_NSEC_PER_SEC + now.nsec;
+	return fp_clock_read_slowly();
+}
+
+#endif
+
+#ifdef FASTPATH_CLOCK_IMPLEMENTATION
+#include "implementation.h"
+#endif
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Reads the clock of fastpath-clock.h, in steps that the arguments name, and compares each read with the latest that
+ * any thread or process of this program has had, and many with the kernel's clock before and after.
+ *
+ *     open=N    opens the clock; the source must be N (FASTPATH_CLOCK_*)
+ *     page      reads until the page answers
+ *     kernel    reads until the kernel answers
+ *     threads   reads ten million times, in four threads
+ *     fork      does the next steps in a child
+ *     filter    from now on, a system call for a lock, a socket or memory kills
+ *     pause     prints `paused`, and waits for a line
+ */
+#ifndef FASTPATH_CLOCK_IMPLEMENTATION
+#define FASTPATH_CLOCK_IMPLEMENTATION
+#endif
+#include <fastpath-clock.h>
+
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+/* More than a page that follows a slew of 500 ppm can be off in its longest life, 0.4 s. */
+#define TOLERANCE 1000000u
+/* Seconds after which a process ends that waits for a page in vain. */
+#define TIMEOUT 200
+static uint64_t *latest; /* in memory that children share */
+
+static uint64_t by_kernel(void) {
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static void fail(const char *what, uint64_t a, uint64_t b) {
+	fprintf(stderr, "%s: %llu, %llu\n", what, (unsigned long long)a, (unsigned long long)b);
+	exit(1);
+}
+
+static void read_once(void) {
+	uint64_t shown = __atomic_load_n(latest, __ATOMIC_SEQ_CST);
+	uint64_t now = fastpath_clock_now();
+
+	if (now < shown)
+		fail("a time before one that was shown", now, shown);
+	while (shown < now && !__atomic_compare_exchange_n(latest, &shown, now, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		;
+}
+
+static void read_many(int reads) {
+	for (int i = 0; i < reads; i++) {
+		read_once();
+		if (i % 64)
+			continue;
+		uint64_t before = by_kernel(), now = fastpath_clock_now(), after = by_kernel();
+		if (now + TOLERANCE < before)
+			fail("before the kernel's time", now, before);
+		if (now > after + TOLERANCE)
+			fail("after the kernel's time", now, after);
+	}
+}
+
+static void read_until(int is_used) {
+	struct fastpath_clock_evidence evidence;
+
+	do {
+		read_many(1000);
+		fastpath_clock_evidence(&evidence);
+	} while (evidence.is_used != is_used);
+}
+
+static void *read_in_thread(void *unused) {
+	read_many(2500000);
+	return unused;
+}
+
+static void read_in_threads(void) {
+	pthread_t thread[4];
+
+	for (int i = 0; i < 4; i++)
+		if (pthread_create(&thread[i], NULL, read_in_thread, NULL))
+			fail("pthread_create", 0, 0);
+	for (int i = 0; i < 4; i++)
+		pthread_join(thread[i], NULL);
+}
+
+/* Continues in a child, and ends as it does. */
+static void go_on_in_child(void) {
+	int status = 0;
+	pid_t child = fork();
+
+	if (!child) {
+		alarm(TIMEOUT);
+		return;
+	}
+	waitpid(child, &status, 0);
+	exit(status != 0);
+}
+
+static void kill_for_calls(void) {
+#define KILLS_FOR(call)                                                                                                \
+	BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
+	struct sock_filter code[] = {
+	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	    KILLS_FOR(socket),
+	    KILLS_FOR(futex),
+	    KILLS_FOR(mmap),
+	    KILLS_FOR(brk),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {sizeof(code) / sizeof(code[0]), code};
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		fail("seccomp", (uint64_t)errno, 0);
+}
+
+static void wait_for_line(void) {
+	char line[2];
+
+	/* Into stdio's buffers, no memory is taken under the filter. */
+	if (write(1, "paused\n", 7) != 7 || read(0, line, 1) != 1)
+		fail("the test has ended", 0, 0);
+}
+
+int main(int count, char **arguments) {
+	latest = mmap(NULL, sizeof(*latest), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	alarm(TIMEOUT);
+	read_many(1000);
+	for (int i = 1; i < count; i++) {
+		const char *step = arguments[i];
+
+		if (!strncmp(step, "open=", 5)) {
+			int source = fastpath_clock_open(FASTPATH_CLOCK_MAY_PUBLISH);
+			struct fastpath_clock_evidence evidence;
+			fastpath_clock_evidence(&evidence);
+			if (evidence.source != source || (evidence.tried == NULL) != (source != FASTPATH_CLOCK_KERNEL))
+				fail("evidence", (uint64_t)evidence.source, (uint64_t)source);
+			if (source != step[5] - '0')
+				fail(evidence.tried ? evidence.tried : "source", (uint64_t)source, 0);
+		} else if (!strcmp(step, "page")) {
+			read_until(1);
+		} else if (!strcmp(step, "kernel")) {
+			read_until(0);
+		} else if (!strcmp(step, "threads")) {
+			read_in_threads();
+		} else if (!strcmp(step, "fork")) {
+			go_on_in_child();
+		} else if (!strcmp(step, "filter")) {
+			kill_for_calls();
+		} else if (!strcmp(step, "pause")) {
+			wait_for_line();
+		} else {
+			fail(step, 0, 0);
+		}
+		read_many(1000);
+	}
+	return write(1, "ok\n", 3) != 3;
+}

@@ -1,0 +1,69 @@
+//! The clock without a daemon: by the kernel, then by a publisher of this process. (With one: cli/tests/e2e/daemon/clock.rs)
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant as Timer};
+
+use libfastpath_clock::{Instant, Source, evidence, now, open};
+
+/// Reads in several threads, each of which must see no time from before one that another has shown.
+fn read_in_threads(latest: &AtomicU64, reads: u32) {
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..reads {
+                    let shown = latest.load(Ordering::SeqCst);
+                    let time = now();
+                    assert!(time >= shown, "{} ns back", shown - time);
+                    latest.fetch_max(time, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+}
+
+/// One test: a process has one page.
+#[test]
+fn times_never_go_back_from_the_kernel_to_a_page_of_this_process() {
+    // SAFETY: no other thread of this test reads the environment.
+    unsafe { std::env::set_var("FASTPATH_SOCKET", "/nonexistent/fastpathd.sock") };
+    let latest = AtomicU64::new(0);
+    assert_eq!(open(false), Source::Kernel);
+    let why = evidence();
+    let reason = why.why_not.unwrap_or_default();
+    assert!(!why.is_used && reason.contains("no daemon answers"), "{reason}");
+    read_in_threads(&latest, 100_000);
+
+    let source = open(true);
+    let why = evidence();
+    if source == Source::Kernel {
+        // This host's counter is not believed, and the kernel goes on.
+        assert!(why.why_not.is_some());
+        return read_in_threads(&latest, 100_000);
+    }
+    assert_eq!((source, open(true)), (Source::Own, Source::Own));
+    let mut reads = 0;
+    let begun = Timer::now();
+    while reads < 2_500_000 || !evidence().is_used {
+        read_in_threads(&latest, 50_000);
+        reads += 50_000;
+        assert!(begun.elapsed() < Duration::from_secs(100), "{:?}", evidence());
+    }
+}
+
+#[test]
+fn an_instant_counts_as_that_of_the_standard_library() {
+    let a = Instant::now();
+    let second = Duration::from_secs(1);
+    let b = a + second;
+    assert_eq!((b - a, b - second, a - b), (second, a, Duration::ZERO));
+    assert_eq!(
+        (a.checked_duration_since(b), b.checked_duration_since(a)),
+        (None, Some(second))
+    );
+    assert_eq!(
+        (a.checked_sub(Duration::MAX), a.checked_add(Duration::MAX)),
+        (None, None)
+    );
+    assert!(a.elapsed() < Duration::from_secs(1000) && a <= Instant::now());
+}
