@@ -34,6 +34,9 @@ fn build() -> Result<(), String> {
         .file(source)
         .include(&out)
         .include(here.join("../libfastpath/include"));
-    compiler.flag("-std=gnu11").opt_level(2);
+    compiler
+        .flag("-std=gnu11")
+        .flag("-Werror=implicit-function-declaration")
+        .opt_level(2);
     compiler.try_compile("fastpath_clock").map_err(|e| e.to_string())
 }

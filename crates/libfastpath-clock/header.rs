@@ -9,18 +9,29 @@ pub fn header(repository: &Path) -> Result<String, String> {
         text: String::new(),
     };
     out.file("fastpath-clock.h")?;
-    // Directives in it are about the program's own code, which the compiler warns of as the program wishes.
-    let text = out.text.replacen("#define FASTPATH_CLOCK_H\n", "#define FASTPATH_CLOCK_H\n#pragma GCC system_header\n", 1);
-    Ok(with_longer_names(&text))
+    Ok(with_longer_names(&out.text))
 }
 
-/// The ISAs, with the condition of each, and the folders of what they differ in.
+/// The ISAs, with the condition of each, and the folders of what they differ in, also in this order.
 const ISAS: [(Isa, &str, &[&str]); 2] = [
-    (Isa::X86_64, "defined(__x86_64__)", &["vdso/x86", "hook/x86_64", "preload/x86_64"]),
-    (Isa::Aarch64, "defined(__aarch64__)", &["vdso/aarch64", "hook/aarch64", "preload/aarch64"]),
+    (
+        Isa::X86_64,
+        "defined(__x86_64__)",
+        &["hook/x86_64", "preload/x86_64", "vdso/x86"],
+    ),
+    (
+        Isa::Aarch64,
+        "defined(__aarch64__)",
+        &["hook/aarch64", "preload/aarch64", "vdso/aarch64"],
+    ),
 ];
 /// The folders of everything else. The first of two files of a name is taken.
-const COMMON: [&str; 4] = ["crates/libfastpath-clock/c", "vdso", "preload", "crates/protocol/include"];
+const COMMON: [&str; 4] = [
+    "crates/libfastpath-clock/c",
+    "vdso",
+    "preload",
+    "crates/protocol/include",
+];
 
 struct Out<'a> {
     repository: &'a Path,

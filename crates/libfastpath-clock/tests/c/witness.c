@@ -16,13 +16,20 @@
 #endif
 #include <fastpath-clock.h>
 
+#include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 /* More than a page that follows a slew of 500 ppm can be off in its longest life, 0.4 s. */
 #define TOLERANCE 1000000u
