@@ -8,6 +8,7 @@
  *     kernel    reads until the kernel answers
  *     threads   reads ten million times, in four threads
  *     fork      does the next steps in a child
+ *     orphan    does the next steps in a child that outlives this process, and so its publisher
  *     filter    from now on, a system call for a lock, a socket or memory kills
  *     cost      prints the cost of a read, and that of others as often in turn: the least of many rounds
  *     pause     prints `paused`, and waits for a line
@@ -97,8 +98,8 @@ static void read_in_threads(void) {
 		pthread_join(thread[i], NULL);
 }
 
-/* Continues in a child, and ends as it does. */
-static void go_on_in_child(void) {
+/* Continues in a child, and ends as it does, or at once. */
+static void go_on_in_child(int is_orphan) {
 	int status = 0;
 	pid_t child = fork();
 
@@ -106,6 +107,8 @@ static void go_on_in_child(void) {
 		alarm(TIMEOUT);
 		return;
 	}
+	if (is_orphan)
+		_exit(0);
 	waitpid(child, &status, 0);
 	exit(status != 0);
 }
@@ -200,7 +203,9 @@ int main(int count, char **arguments) {
 		} else if (!strcmp(step, "threads")) {
 			read_in_threads();
 		} else if (!strcmp(step, "fork")) {
-			go_on_in_child();
+			go_on_in_child(0);
+		} else if (!strcmp(step, "orphan")) {
+			go_on_in_child(1);
 		} else if (!strcmp(step, "filter")) {
 			kill_for_calls();
 		} else if (!strcmp(step, "cost")) {

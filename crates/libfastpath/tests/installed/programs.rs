@@ -61,7 +61,9 @@ fn a_program_with_the_clocks_header_publishes_for_itself_and_its_children() {
     .expect("write");
     // On a host whose counter is not believed, the kernel goes on.
     let steps: &[_] = match fastpath_is_believed() {
-        true => &["open=2", "page", "threads", "fork", "page", "threads"],
+        true => &[
+            "open=2", "page", "threads", "fork", "page", "threads", "orphan", "kernel", "threads",
+        ],
         false => &["open=0", "threads"],
     };
     for how in ["shared", "static"] {
