@@ -1,6 +1,7 @@
 //! The pages: their owners, and how long they are kept.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::ops::Bound;
@@ -117,9 +118,10 @@ impl Book {
         }
     }
 
-    /// Makes a page. `mailbox` is the client's own, if it has one; `plan` is what the client gets besides.
+    /// Makes a page, of memory of that name. `mailbox` is the client's own, if it has one; `plan` is what the client gets besides.
     pub(crate) fn open(
         &mut self,
+        name: &CStr,
         (process, payer): (Process, Payer),
         clocks: ClockSet,
         offsets: Offsets,
@@ -154,7 +156,7 @@ impl Book {
                 (lease, reopen(&memfd).map_err(|e| trouble("a mailbox", e))?)
             }
         };
-        let page = new_page(self.keeper).map_err(|e| trouble("a page", e))?;
+        let page = new_page(name, self.keeper).map_err(|e| trouble("a page", e))?;
         let (member, reader) = Member::new(page, clocks, offsets).map_err(|e| trouble("a page", e))?;
         self.enter((process, payer), member, (lease, plan), false)
             .map_err(|e| trouble("a page", e))?;
@@ -337,11 +339,8 @@ impl Entry {
 /// Makes a page. The next daemon can take up root's pages, because no other user may open them. The processes of
 /// another user's daemon are that user's own, so a seal has to keep them from writing, and it also keeps the next
 /// daemon from it.
-fn new_page(keeper: u64) -> io::Result<SharedPage> {
-    match nix::unistd::geteuid().is_root() {
-        true => SharedPage::create_to_be_taken_up(keeper),
-        false => SharedPage::create(),
-    }
+fn new_page(name: &CStr, keeper: u64) -> io::Result<SharedPage> {
+    SharedPage::create_as(name, nix::unistd::geteuid().is_root().then_some(keeper))
 }
 
 #[cfg(test)]
@@ -370,6 +369,7 @@ mod tests {
         let process = Process { pid: 7, uid: 1000 };
         let open = |book: &mut Book| {
             book.open(
+                fastpath_page::MEMFD_NAME,
                 (process, Payer::User(process.uid)),
                 ClockSet::ALL,
                 Offsets::default(),
@@ -404,6 +404,7 @@ mod tests {
             let process = Process { pid, uid };
             kept.push(
                 book.open(
+                    fastpath_page::MEMFD_NAME,
                     (process, Payer::User(process.uid)),
                     ClockSet::ALL,
                     Offsets::default(),

@@ -16,6 +16,7 @@ use std::time::Duration;
 use fastpath_inject::{MAILBOX_MAPPED_NAME, region};
 use fastpath_os::Mapping;
 use fastpath_page::MAPPED_NAME;
+use fastpath_protocol::CLOCK_MAPPED_NAME;
 use fastpath_publish::SharedPage;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -84,15 +85,20 @@ struct Examiner {
 }
 
 impl Examine for Examiner {
-    type Found = Found;
+    type Found = Vec<Found>;
 
-    fn examine(&self, pid: i32) -> Option<Found> {
-        of_process(pid, &self.device, self.keeper)
+    fn examine(&self, pid: i32) -> Option<Vec<Found>> {
+        let maps = fastpath_os::maps::read(pid).ok()?;
+        let of_name = |name| of_process(pid, &maps, name, &self.device, self.keeper);
+        let found = [MAPPED_NAME, CLOCK_MAPPED_NAME].into_iter().filter_map(of_name);
+        Some(found.collect())
     }
 
-    fn report(&self, found: Found) {
-        let _ = self.found.send(found);
-        let _ = self.wake.write(1);
+    fn report(&self, found: Vec<Found>) {
+        for page in found {
+            let _ = self.found.send(page);
+            let _ = self.wake.write(1);
+        }
     }
 }
 
@@ -127,13 +133,12 @@ fn device_of_memory() -> io::Result<String> {
     Ok(format!("{:02x}:{:02x}", libc::major(device), libc::minor(device)))
 }
 
-/// Returns the page that a process maps, if it is this keeper's and no daemon keeps it. A page that several processes
+/// Returns the page that a process maps by this name, if it is this keeper's and no daemon keeps it. A page that several processes
 /// map is taken up with the first of them: for the others it is locked.
-fn of_process(pid: i32, device: &str, keeper: u64) -> Option<Found> {
-    let maps = fastpath_os::maps::read(pid).ok()?;
+fn of_process(pid: i32, maps: &[Mapping], name: &str, device: &str, keeper: u64) -> Option<Found> {
     let page = maps
         .iter()
-        .find(|mapping| mapping.name.starts_with(MAPPED_NAME) && mapping.device == device)?;
+        .find(|mapping| mapping.name.starts_with(name) && mapping.device == device)?;
     let mailbox = maps.iter().find(|mapping| {
         mapping.name.starts_with(MAILBOX_MAPPED_NAME)
             && mapping.device == device

@@ -7,10 +7,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use fastpath_image::own_vdso;
 use fastpath_inject::redirection::{REGION_NAME, RegionPlan, region_for};
 use fastpath_inject::region;
-use fastpath_page::{ClockSet, PAGE_SIZE};
+use fastpath_page::{ClockSet, MEMFD_NAME, PAGE_SIZE};
 use fastpath_protocol::{
-    Answer, Code, Operation, PATCH_BYTES, Patch, REGION_ROOM, Refusal, Request, SECTIONS, Section, Source, TEXT,
-    WITH_MAILBOX, WITH_PROCESS,
+    Answer, CLOCK_NAME, Code, FOR_CLOCK, Operation, PATCH_BYTES, Patch, REGION_ROOM, Refusal, Request, SECTIONS,
+    Section, Source, TEXT, WITH_MAILBOX, WITH_PROCESS,
 };
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -110,7 +110,12 @@ fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> 
     let clocks = clocks_of(state, request)?;
     let offsets = process.offsets()?;
     let is_theirs = mailbox.is_some();
-    let grant = state.book.open((process, payer), clocks, offsets, mailbox, None)?;
+    let name = match request.flags & FOR_CLOCK {
+        0 => MEMFD_NAME,
+        _ => CLOCK_NAME,
+    };
+    let owner = (process, payer);
+    let grant = state.book.open(name, owner, clocks, offsets, mailbox, None)?;
     let answer = Answer {
         clocks: clocks.0,
         ..Answer::new(Operation::Page as u32)
@@ -169,7 +174,7 @@ fn prepare(state: &mut State, peer: Peer, request: &Request) -> Result<Answered,
     let (kept, contents) = contents;
     let grant = state
         .book
-        .open((process, peer.payer), clocks, offsets, None, Some(kept))?;
+        .open(MEMFD_NAME, (process, peer.payer), clocks, offsets, None, Some(kept))?;
     Ok(Answered::with(answer, vec![grant.page, grant.mailbox, contents]))
 }
 

@@ -97,6 +97,7 @@ static const struct fp_page *fp_clock_request(struct why *why) {
 	    .magic = FASTPATHD_MAGIC,
 	    .version = FASTPATHD_VERSION,
 	    .operation = FASTPATHD_PAGE,
+	    .flags = FASTPATHD_FOR_CLOCK,
 	    .clocks = 1u << FP_CLOCK_MONOTONIC,
 	};
 	const size_t size = FASTPATHD_MAILBOX_OFFSET + FP_PAGE_SIZE;

@@ -48,6 +48,8 @@ enum fastpathd_operation {
 /* PAGE: a mailbox of the client (a memfd of 4096 bytes that is sealed against shrinking and growing), which keeps
  * the page; the answer has none. For an attendant, which gives page and mailbox to other processes. */
 #define FASTPATHD_WITH_MAILBOX 2u
+/* PAGE: the client reads the page by its own code (fastpath-clock.h), and its vDSO is not redirected. */
+#define FASTPATHD_FOR_CLOCK 4u
 
 struct fastpathd_request {
 	uint64_t magic;

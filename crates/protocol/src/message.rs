@@ -1,5 +1,7 @@
 //! The messages on the wire: fixed sizes, little-endian. `include/fastpath-protocol.h` describes what each field means.
 
+use std::ffi::CStr;
+
 /// Path of the daemon's socket, unless the environment variable [`SOCKET_VARIABLE`] names another.
 pub const SOCKET: &str = "/run/fastpath/fastpathd.sock";
 /// Environment variable with another path of the socket.
@@ -12,6 +14,13 @@ pub const VERSION: u32 = 1;
 pub const WITH_PROCESS: u32 = 1;
 /// [`Request::flags`]: a mailbox of the client travels with the request, after the pidfd.
 pub const WITH_MAILBOX: u32 = 2;
+/// [`Request::flags`]: the client reads the page by its own code (`fastpath-clock.h`). The page's mappings are named
+/// [`CLOCK_NAME`], so the process is not taken for one whose vDSO is redirected.
+pub const FOR_CLOCK: u32 = 4;
+/// Name of the memory of such a page.
+pub const CLOCK_NAME: &CStr = c"fastpath-clock";
+/// The same in /proc/PID/maps.
+pub const CLOCK_MAPPED_NAME: &str = "/memfd:fastpath-clock";
 /// Size of the address space that a client reserves for a region, in bytes.
 pub const REGION_ROOM: u32 = 65536;
 /// Most sections of a region.
@@ -210,7 +219,7 @@ message! {
         version: u32,
         /// An [`Operation`].
         operation: u32,
-        /// [`WITH_PROCESS`], [`WITH_MAILBOX`] or 0.
+        /// [`WITH_PROCESS`], [`WITH_MAILBOX`], [`FOR_CLOCK`] or 0.
         flags: u32,
         /// A bit per clock id; 0: the slow ones.
         clocks: u32,
@@ -339,7 +348,7 @@ impl Request {
         let operation =
             Operation::from_number(request.operation).ok_or_else(|| malformed("an operation that does not exist"))?;
         let after_is_reserved = operation != Operation::Status && request.after != 0;
-        let flags_are_reserved = request.flags & !(WITH_PROCESS | WITH_MAILBOX) != 0;
+        let flags_are_reserved = request.flags & !(WITH_PROCESS | WITH_MAILBOX | FOR_CLOCK) != 0;
         if request.reserved != 0 || request.reserved2 != 0 || after_is_reserved || flags_are_reserved {
             return Err(malformed("what is reserved is not 0"));
         }

@@ -63,6 +63,7 @@ fn every_field_and_number_is_the_same_in_c_as_in_rust() {
     equal("FASTPATHD_VERSION".into(), VERSION.into());
     equal("FASTPATHD_WITH_PROCESS".into(), WITH_PROCESS.into());
     equal("FASTPATHD_WITH_MAILBOX".into(), WITH_MAILBOX.into());
+    equal("FASTPATHD_FOR_CLOCK".into(), FOR_CLOCK.into());
     equal("FASTPATHD_REGION_ROOM".into(), REGION_ROOM.into());
     equal("FASTPATHD_SECTIONS".into(), SECTIONS as u64);
     equal("FASTPATHD_SENTENCE".into(), SENTENCE as u64);

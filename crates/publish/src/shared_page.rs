@@ -1,5 +1,6 @@
 //! The page as a sealed memfd: writable here, and read-only for the processes that get a descriptor.
 
+use std::ffi::CStr;
 use std::fs::{File, Permissions};
 use std::io;
 use std::mem::offset_of;
@@ -57,7 +58,17 @@ unsafe impl Sync for SharedPage {}
 impl SharedPage {
     /// Makes an unseeded page. From here on no process can map it writable, shrink it or unseal it.
     pub fn create() -> io::Result<SharedPage> {
-        let page = SharedPage::map(memory()?)?;
+        SharedPage::create_as(MEMFD_NAME, None)
+    }
+
+    /// Makes a page as [`SharedPage::create`] does, or with a keeper [`SharedPage::create_to_be_taken_up`], whose mappings
+    /// have another name.
+    pub fn create_as(name: &CStr, keeper: Option<u64>) -> io::Result<SharedPage> {
+        let file = memory(name)?;
+        if let Some(keeper) = keeper {
+            return SharedPage::keep(file, keeper);
+        }
+        let page = SharedPage::map(file)?;
         seal(&page.file, SEALS | F_SEAL_FUTURE_WRITE)?;
         Ok(page)
     }
@@ -66,7 +77,10 @@ impl SharedPage {
     /// [`SharedPage::take_up`] it. Instead of a seal the file's mode keeps others from writing: only its owner may open
     /// it, and others get descriptors for reading.
     pub fn create_to_be_taken_up(keeper: u64) -> io::Result<SharedPage> {
-        let file = memory()?;
+        SharedPage::create_as(MEMFD_NAME, Some(keeper))
+    }
+
+    fn keep(file: File, keeper: u64) -> io::Result<SharedPage> {
         lock(&file)?;
         file.set_permissions(Permissions::from_mode(OWNER_ONLY))?;
         seal(&file, SEALS)?;
@@ -157,8 +171,8 @@ impl SharedPage {
 }
 
 /// Returns a memfd of a page's size.
-fn memory() -> io::Result<File> {
-    let fd = memfd_create(MEMFD_NAME, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+fn memory(name: &CStr) -> io::Result<File> {
+    let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     nix::unistd::ftruncate(&fd, PAGE_SIZE as libc::off_t)?;
     Ok(fd.into())
 }
@@ -306,7 +320,7 @@ mod tests {
             let reader = File::from(page.reader().unwrap());
             assert!(SharedPage::take_up(&reader, KEEPER_HERE).is_err());
         }
-        assert!(SharedPage::take_up(&memory().unwrap(), KEEPER_HERE).is_err());
+        assert!(SharedPage::take_up(&memory(MEMFD_NAME).unwrap(), KEEPER_HERE).is_err());
     }
 
     #[test]

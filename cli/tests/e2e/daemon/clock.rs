@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use super::{Place, alone};
-use crate::common::{needs_root, program};
+use crate::common::{finish, needs_root, program};
 
 #[test]
 fn times_of_the_clocks_header_never_go_back_while_its_daemon_is_killed_and_replaced() {
@@ -29,6 +29,14 @@ fn times_of_the_clocks_header_never_go_back_while_its_daemon_is_killed_and_repla
         .map_while(Result::ok);
     assert_eq!(lines.next().as_deref(), Some("paused"));
     assert_eq!(place.status().pages_in_all, 1);
+    // It is not taken for a process whose vDSO is redirected.
+    let pid = reader.id().to_string();
+    let status = finish(place.fastpath(&["status"]));
+    assert!(!status.out.contains(&pid), "{status:#?}");
+    if cfg!(target_arch = "x86_64") {
+        finish(place.fastpath(&["attach", "--clocks", "all", &pid])).expect_code(0);
+        assert_eq!(place.status().pages_in_all, 2);
+    }
     daemon.pid().signal(libc::SIGKILL);
     input.write_all(b"\n").expect("write");
     assert_eq!(lines.next().as_deref(), Some("paused"));
