@@ -90,8 +90,11 @@ impl Examine for Examiner {
     fn examine(&self, pid: i32) -> Option<Vec<Found>> {
         let maps = fastpath_os::maps::read(pid).ok()?;
         let of_name = |name| of_process(pid, &maps, name, &self.device, self.keeper);
-        let found = [MAPPED_NAME, CLOCK_MAPPED_NAME].into_iter().filter_map(of_name);
-        Some(found.collect())
+        let found: Vec<_> = [MAPPED_NAME, CLOCK_MAPPED_NAME]
+            .into_iter()
+            .filter_map(of_name)
+            .collect();
+        (!found.is_empty()).then_some(found)
     }
 
     fn report(&self, found: Vec<Found>) {
@@ -133,8 +136,8 @@ fn device_of_memory() -> io::Result<String> {
     Ok(format!("{:02x}:{:02x}", libc::major(device), libc::minor(device)))
 }
 
-/// Returns the page that a process maps by this name, if it is this keeper's and no daemon keeps it. A page that several processes
-/// map is taken up with the first of them: for the others it is locked.
+/// Returns the page that a process maps by this name, if it is this keeper's and no daemon keeps it. A page that several
+/// processes map is taken up with the first of them: for the others it is locked.
 fn of_process(pid: i32, maps: &[Mapping], name: &str, device: &str, keeper: u64) -> Option<Found> {
     let page = maps
         .iter()
