@@ -1,5 +1,6 @@
 //! Finds the system calls for time, and for the CPU's number, that a program's own code makes. [`rescue`] proves which of them can be redirected.
-//! [`clock_id`] finds which clock a vDSO's function reads at each of its instructions.
+//! [`clock_id`] finds which clock a vDSO's function reads at each of its instructions, and [`epilogue`] where a
+//! function returns to.
 //!
 //! The file is read in bounded pieces and never mapped. Nothing in it is trusted: every table and every list has a limit.
 #![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
@@ -8,6 +9,7 @@ pub mod bytes;
 pub mod calls;
 pub mod clock_id;
 pub mod elf;
+pub mod epilogue;
 pub mod rescue;
 
 pub use bytes::{Bytes, OnDisk};

@@ -19,7 +19,7 @@ impl ClockIds {
     pub(crate) fn read(pid: u32, image: &Image) -> ClockIds {
         let mappings = image.maps.iter().filter(|mapping| symbols::is_vdso(&mapping.path));
         let code: Vec<(u64, Vec<u8>)> = mappings
-            .filter_map(|mapping| Some((mapping.range.start, symbols::vdso_of(pid, &mapping.range)?)))
+            .filter_map(|mapping| Some((mapping.range.start, symbols::memory_of(pid, &mapping.range)?)))
             .collect();
         let entries: Vec<(u64, Places)> = code.iter().flat_map(|(start, bytes)| entries(*start, bytes)).collect();
         ClockIds(clock_id_places(&entries, |address| {

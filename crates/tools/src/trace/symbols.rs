@@ -80,8 +80,8 @@ pub(crate) fn kernels_vdso() -> Option<&'static [u8]> {
     Some(unsafe { std::slice::from_raw_parts(vdso.start as *const u8, vdso.len() as usize) })
 }
 
-/// Returns the vDSO of a process, if its memory may be read.
-pub(crate) fn vdso_of(pid: u32, range: &std::ops::Range<u64>) -> Option<Vec<u8>> {
+/// Returns a part of a process's memory, such as its vDSO, if that may be read.
+pub(crate) fn memory_of(pid: u32, range: &std::ops::Range<u64>) -> Option<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(range.end - range.start).ok()?];
     let memory = std::fs::File::open(format!("/proc/{pid}/mem")).ok()?;
     memory.read_exact_at(&mut bytes, range.start).ok()?;
@@ -172,12 +172,27 @@ impl Symbols {
     /// Returns the callers, innermost first, beginning with the function that entered the kernel. Only frames within
     /// the sample's piece of stack are found.
     pub(crate) fn callers(&mut self, sample: &Sample, image: &Image) -> Vec<Frame> {
-        let addresses = self.unwind(sample, image);
+        let pid = sample.site.pid;
+        let unwound = self.unwind(sample, image);
         let mut frames: Vec<Frame> = Vec::new();
-        for (depth, address) in addresses.into_iter().enumerate() {
+        for (depth, (address, _)) in unwound.iter().enumerate() {
             // A return address may be the first byte of the next function.
-            let within = if depth == 0 { address } else { address - 1 };
-            frames.push(self.frame(sample.site.pid, image, within));
+            let within = if depth == 0 { *address } else { address - 1 };
+            frames.push(self.frame(pid, image, within));
+        }
+        // A static program's musl has no call frame information.
+        let is_of_clock = |frame: &Frame| frame.function.as_deref().is_some_and(is_clock_function);
+        let last_named = frames.iter().rposition(|frame| frame.function.is_some());
+        let Some(mut last) = last_named.filter(|last| *last > 0 && is_of_clock(&frames[*last])) else {
+            return frames;
+        };
+        let mut place = unwound[last];
+        while let Some(outer) =
+            returns_to(sample, image, place).filter(|_| last < DEEPEST && is_of_clock(&frames[last]))
+        {
+            frames.truncate(last + 1);
+            frames.push(self.frame(pid, image, outer.0 - 1));
+            (place, last) = (outer, last + 1);
         }
         frames
     }
@@ -192,12 +207,13 @@ impl Symbols {
         module
     }
 
-    fn unwind(&mut self, sample: &Sample, image: &Image) -> Vec<u64> {
-        use framehop::Unwinder as _;
+    /// Returns the address and the stack pointer of each frame.
+    fn unwind(&mut self, sample: &Sample, image: &Image) -> Vec<(u64, u64)> {
+        use framehop::{FrameAddress, Unwinder as _};
 
         // 32-bit stacks are not unwound. Callers of the vsyscall page are 64-bit code.
         if sample.site.abi == crate::trace::call::Abi::Compat {
-            return vec![sample.site.ip];
+            return vec![(sample.site.ip, sample.sp)];
         }
         const MANY: usize = 64;
         if self.unwinders.len() > MANY {
@@ -208,21 +224,17 @@ impl Symbols {
             Some(known) => known,
             None => (self.unwinder(sample.site.pid, image), isa::Cache::new()),
         };
-        let mut read = |address: u64| {
-            let at = address.checked_sub(sample.sp).ok_or(())? as usize;
-            let bytes = sample.stack.get(at..).and_then(|rest| rest.first_chunk()).ok_or(())?;
-            Ok(u64::from_ne_bytes(*bytes))
-        };
-        let mut addresses = Vec::new();
-        let mut frames = unwinder.iter_frames(sample.site.ip, isa::registers(sample), &mut cache, &mut read);
-        while let Ok(Some(frame)) = frames.next() {
-            addresses.push(frame.address());
-            if addresses.len() == DEEPEST {
-                break;
-            }
+        let mut read = |address: u64| on_stack(sample, address).ok_or(());
+        let mut registers = isa::registers(sample);
+        let mut next = Some(FrameAddress::from_instruction_pointer(sample.site.ip));
+        let mut frames = Vec::new();
+        while let Some(address) = next.filter(|_| frames.len() < DEEPEST) {
+            frames.push((address.address(), registers.sp()));
+            let outer = unwinder.unwind_frame(address, &mut registers, &mut cache, &mut read);
+            next = outer.ok().flatten().and_then(FrameAddress::from_return_address);
         }
         self.unwinders.insert(key, (unwinder, cache));
-        addresses
+        frames
     }
 
     fn unwinder(&mut self, pid: u32, image: &Image) -> isa::NativeUnwinder<Arc<[u8]>> {
@@ -232,7 +244,7 @@ impl Symbols {
         for mapping in &image.maps {
             let module = if mapping.path == "[vdso]" {
                 // fastpath's code in a vDSO has call frame information of its own there.
-                let own = vdso_of(pid, &mapping.range);
+                let own = memory_of(pid, &mapping.range);
                 let bytes = own.as_deref().or_else(|| kernels_vdso());
                 bytes.and_then(Unwinding::parse).map(Arc::new)
             } else {
@@ -256,6 +268,26 @@ impl Symbols {
         }
         unwinder
     }
+}
+
+/// Returns a word of the sample's piece of stack.
+fn on_stack(sample: &Sample, address: u64) -> Option<u64> {
+    let at = usize::try_from(address.checked_sub(sample.sp)?).ok()?;
+    Some(u64::from_ne_bytes(*sample.stack.get(at..)?.first_chunk()?))
+}
+
+/// Returns where a function returns to, by its code, and the stack pointer there.
+fn returns_to(sample: &Sample, image: &Image, (address, sp): (u64, u64)) -> Option<(u64, u64)> {
+    /// Bytes of its code that are looked at.
+    const MOST: u64 = 512;
+    if cfg!(not(target_arch = "x86_64")) {
+        return None;
+    }
+    let end = image.mapping(address)?.range.end.min(address.saturating_add(MOST));
+    let code = memory_of(sample.site.pid, &(address..end))?;
+    let at = sp.checked_add(fastpath_code::epilogue::bytes_below_return_address(&code)? as u64)?;
+    let outer = on_stack(sample, at)?;
+    image.mapping(outer).map(|_| (outer, at + size_of::<u64>() as u64))
 }
 
 #[cfg(target_arch = "x86_64")]
