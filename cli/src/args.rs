@@ -203,7 +203,7 @@ pub struct Probe {
 Examines within a second: the kernel's clocksource, and why it is not the CPU's counter (log, command line, hypervisor, CPU flags); \
 the counter (what the CPU guarantees, its rate, all CPUs against each other); path and cost of every clock; vDSO, vsyscall page, \
 seccomp, time namespace, cost of a system call. With PID, also that process: libc, Go or Java, its vDSO, whether fastpath serves it, \
-how much of its CPU time clock reads take, who makes them, and the gain. --verbose prints all facts, each with the file or the measurement it comes from.
+how much of its CPU time clock reads take, who makes them, of which clocks, and the gain. --verbose prints all facts, each with the file or the measurement it comes from.
 
 Needs no privileges, and changes nothing. Facts that it is not permitted to read are listed with the privilege that they need.
 
