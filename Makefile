@@ -56,6 +56,7 @@ slews: build ## slew this machine's clock, as root, and check what programs read
 long: build ## tests that take hours: broken input for each parser, and other projects' tests under fastpath
 	@./scripts/setup long
 	$(ENV) ./tests/long/run
+	$(ENV) ./tests/proof/run --long
 	$(ENV) FASTPATH_TEST_KILLS=1000 FASTPATH_TEST_PIPELINES=5000 cargo test --release --package fastpath --test e2e -- pipeline:: helper_loss::
 	$(ENV) ./tests/packages/run bookworm trixie
 	@$(MAKE) --no-print-directory walks

@@ -19,6 +19,10 @@
  * later of the kernel's time and this floor. A withdrawal clears `clocks` and cuts the cap at the counter's value of
  * that moment; `floors` and the rest stay, so that the floor is what readers were shown.
  *
+ * A reader that finds its clock's bit of `floors` clear returns "no floor" without a second look at seq. So the writer
+ * stores `floors` once, from the old value to the new one: a bit that both have is never clear in between. A bit is
+ * cleared only where the kernel's clock was set, or the newest anchor has no time of the clock.
+ *
  * copy[0].seq guards both copies (Linux convention: 0 is "never seeded", odd is "copy[0] is being written: use
  * copy[1]").
  *

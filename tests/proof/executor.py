@@ -14,9 +14,10 @@ import z3
 from pypcode import OpCode as Op
 
 IMAGE = 0x40000000
-PAGE = IMAGE - 0x1000
+PAGE_SIZE = 0x1000  # the page is right below the image
 STACK = 0x70008000
 RETURN = 0x60000000
+USEC_FACTOR = 274877907  # of fp_to_usec(): its product is uninterpreted on 64-bit ISAs
 numbers = itertools.count()
 
 
@@ -161,6 +162,7 @@ def same_byte(a, b):
 class Image:
     def __init__(self, isa, code, symbols):
         self.isa, self.code, self.symbols = isa, code, symbols
+        self.base = IMAGE << 12 if isa.word == 8 else IMAGE  # beyond 32 bits, so that no address is cut unnoticed
         self.context = pypcode.Context(isa.language)
         self.registers = self.context.registers
         self.decoded = functools.cache(self.decode)
@@ -176,11 +178,11 @@ class Image:
         try:
             operations = self.context.translate(code, address, 0, len(code), 1).ops
         except Exception as error:
-            raise Refuted(f"no instruction at {address - IMAGE:#x}: {error}") from None
+            raise Refuted(f"no instruction at {address - self.base:#x}: {error}") from None
         return [(each.opcode, each.output, each.inputs) for each in operations], operations[0].inputs[0].size
 
     def instruction(self, address):
-        at = address - IMAGE
+        at = address - self.base
         if not 0 <= at < len(self.code):
             raise Refuted(f"execution leaves the image: {address:#x}")
         return self.decoded(address, bytes(self.code[at : at + 16]))
@@ -230,14 +232,15 @@ class State:
 
 class Executor:
     """Executes one function. `pointers` are the objects that its arguments point to, with their sizes; `contracts` returns a call's result and
-    stores, by name; the code of these functions is not entered. Pointers in `optional` may be null."""
+    stores, by name; the code of these functions is not entered. Pointers in `optional` may be null. `contents` are the first values in
+    objects."""
 
-    def __init__(self, image, pointers, optional, contracts):
-        self.optional = optional
+    def __init__(self, image, pointers, optional, contracts, contents=()):
+        self.optional, self.contents = optional, contents
         self.image, self.isa, self.contracts = image, image.isa, contracts
         self.pointers = {name: (z3.BitVec(name, self.isa.word * 8), size) for name, size in pointers.items()}
         self.entered = {image.symbols[name][0]: name for name in contracts if name in image.symbols}
-        self.executed, self.loops = set(), set()
+        self.executed, self.loops = {}, set()  # instructions: offsets with sizes; heads of loops
         self.initial = {}
         self.solver = z3.Solver()
         self.solver.set("timeout", 60000)
@@ -253,7 +256,9 @@ class Executor:
     def explore(self, name, arguments, internal, conditions):
         isa, state = self.isa, State(self.pointers)
         state.conditions = list(conditions)
-        state.pc = IMAGE + self.image.symbols[name][0]
+        for pointer, size, value in self.contents:
+            state.objects[pointer].write(0, size, value)
+        state.pc = self.image.base + self.image.symbols[name][0]
         self.top = STACK if isa.link else STACK - isa.word
         registers = isa.internal if internal else isa.arguments
         self.own_arguments = 0 if registers else isa.word * len(arguments)
@@ -312,25 +317,25 @@ class Executor:
         at = known(address)
         if at is not None:
             at &= (1 << 8 * self.isa.word) - 1
-            if PAGE <= at and at + size <= IMAGE and not store:
-                return "page", at - PAGE
-            if IMAGE <= at and at + size <= IMAGE + len(self.image.code) and not store:
-                return "image", at - IMAGE
+            if (self.image.base - PAGE_SIZE) <= at and at + size <= self.image.base and not store:
+                return "page", at - (self.image.base - PAGE_SIZE)
+            if self.image.base <= at and at + size <= self.image.base + len(self.image.code) and not store:
+                return "image", at - self.image.base
             if STACK - 4096 <= at and at + size <= STACK + self.own_arguments and not (store and self.top <= at < STACK):
                 state.lowest = min(state.lowest, at)
                 return "stack", at
-            raise Refuted(f"{'store to' if store else 'load from'} {at:#x} at {state.pc - IMAGE:#x}")
+            raise Refuted(f"{'store to' if store else 'load from'} {at:#x} at {state.pc - self.image.base:#x}")
         for name, (pointer, room) in self.pointers.items():
             at = known(vector(address, self.isa.word) - pointer)
             if at is not None:
                 if at + size > room:
-                    raise Refuted(f"{name} + {at:#x}, {size} bytes, at {state.pc - IMAGE:#x}")
+                    raise Refuted(f"{name} + {at:#x}, {size} bytes, at {state.pc - self.image.base:#x}")
                 if name in self.optional and not null and self.possible([*state.conditions, pointer == 0]):
-                    raise Refuted(f"{name} may be null at {state.pc - IMAGE:#x}")
+                    raise Refuted(f"{name} may be null at {state.pc - self.image.base:#x}")
                 return name, at
-        if not store and not self.possible([*state.conditions, z3.Not(z3.And(z3.UGE(address, PAGE), z3.ULE(address, IMAGE - size)))]):
-            return "page", address - PAGE
-        raise Refuted(f"a wild {'store' if store else 'load'} at {state.pc - IMAGE:#x}")
+        if not store and not self.possible([*state.conditions, z3.Not(z3.And(z3.UGE(address, (self.image.base - PAGE_SIZE)), z3.ULE(address, self.image.base - size)))]):
+            return "page", address - (self.image.base - PAGE_SIZE)
+        raise Refuted(f"a wild {'store' if store else 'load'} at {state.pc - self.image.base:#x}")
 
     def load(self, state, address, size):
         name, at = self.place(state, address, size)
@@ -362,25 +367,25 @@ class Executor:
         stack_pointer = known(self.get(state, self.isa.stack_pointer))
         # Within an instruction, the stack pointer changes before or after the access.
         if stack_pointer is None or state.lowest < min(stack_pointer, state.stack_pointer) - self.isa.red_zone:
-            raise Refuted(f"access below the stack pointer before {state.pc - IMAGE:#x}")
+            raise Refuted(f"access below the stack pointer before {state.pc - self.image.base:#x}")
         state.stack_pointer, state.lowest = stack_pointer, STACK
         if state.pc in self.loops:
             state = self.enter_loop(state)
             if state is None:
                 return None
-        if state.pc - IMAGE in self.entered and state.trail:
-            return self.call_contract(state, self.entered[state.pc - IMAGE])
+        if state.pc - self.image.base in self.entered and state.trail:
+            return self.call_contract(state, self.entered[state.pc - self.image.base])
         state.trail.add(state.pc)
         state.loaded = {}
-        at = state.pc - IMAGE
+        at = state.pc - self.image.base
         special = self.isa.special(bytes(self.image.code[at : at + 4])) if 0 <= at < len(self.image.code) else None
         if special:
             size, name = special
-            self.executed.update(range(at, at + size))
+            self.executed[at] = size
             state.pc += self.do_special(state, name, size)
             return state
         operations, size = self.image.instruction(state.pc)
-        self.executed.update(range(at, at + size))
+        self.executed[at] = size
         return self.operate(state, operations, 1, Bytes(), state.pc + size)
 
     def call_contract(self, state, name):
@@ -403,7 +408,7 @@ class Executor:
         def wide(value):
             return z3.ZeroExt(8 * word - value.size(), value) if value.size() < 8 * word else value
 
-        code = self.image.code[state.pc - IMAGE :][:4]
+        code = self.image.code[state.pc - self.image.base :][:4]
         counter = fresh("counter", 64)
         low, high = wide(z3.Extract(31, 0, counter)), wide(z3.Extract(63, 32, counter))
         if name in ("rdtsc", "rdtscp"):
@@ -452,7 +457,7 @@ class Executor:
         """Continues at an address, or ends."""
         target = known(target)
         if target is None:
-            raise Refuted(f"an unknown jump at {state.pc - IMAGE:#x}")
+            raise Refuted(f"an unknown jump at {state.pc - self.image.base:#x}")
         if self.isa.name == "arm":
             if target & 3:
                 raise Refuted("a change to Thumb code")
@@ -480,6 +485,8 @@ class Executor:
             state.heads[state.pc] = state.copy()
             return state
         first = state.heads[state.pc]
+        if isinstance(state.log[-1] if state.log else None, Again) or len(state.log) == len(first.log):
+            raise Refuted(f"an endless loop at {state.pc - self.image.base:#x}")
         before = first.memories()
         changed = {(name, at) for name, memory in state.memories().items() for at in before[name].changed(memory)}
         # Not registers that were only read.
@@ -532,7 +539,7 @@ class Executor:
             elif code == Op.CALLOTHER:
                 name = inputs[0].getUserDefinedOpName()
                 if name not in ("setISAMode", "Hint_BTI"):
-                    raise Refuted(f"{name} at {state.pc - IMAGE:#x}")
+                    raise Refuted(f"{name} at {state.pc - self.image.base:#x}")
             elif code != Op.IMARK:
                 if code == Op.LOAD:
                     value = self.load(state, self.one_address(state, read(inputs[1]), operations, i, unique, following), out.size)
@@ -655,7 +662,9 @@ def apply(isa, code, bits, x, y=None):
     if code in SHIFTS:
         return shift(isa, code, bits, x, y)
     if code == Op.INT_MULT:
-        return x * y if known(x) is not None or known(y) is not None else multiply(x, y)
+        factors = [each for each in (known(x), known(y)) if each is not None]
+        is_exact = factors and not (isa.word == 8 and bits == 64 and USEC_FACTOR in factors)
+        return x * y if is_exact else multiply(x, y)
     if code == Op.LZCOUNT:
         zeros = z3.BitVecVal(x.size(), bits)
         for i in range(x.size()):

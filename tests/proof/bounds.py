@@ -1,0 +1,53 @@
+"""Lemmas in integers: what page.h's limits, which the writer checks (Anchor::is_within_limits in crates/page), imply for the readers' arithmetic."""
+
+import pathlib
+import re
+
+import z3
+
+from contracts import FLOOR_LIMIT, SECOND
+from executor import USEC_FACTOR, Refuted
+
+ANCHOR = pathlib.Path(__file__).resolve().parents[2] / "crates/page/src/anchor.rs"
+MAX_SHIFT = int(re.search(r"^pub const MAX_SHIFT: u32 = (\d+);", ANCHOR.read_text(), re.MULTILINE)[1])
+
+
+def need(what, *facts):
+    """Proves that the last of the facts follows from the others."""
+    solver = z3.Solver()
+    solver.set("timeout", 60000)
+    solver.add(*facts[:-1], z3.Not(facts[-1]))
+    if solver.check() != z3.unsat:
+        raise Refuted(f"not proven: {what}")
+
+
+def prove_bounds():
+    """No product or sum overflows 64 bits, and the result is below two seconds: one carry suffices. An anchor is monotone in the counter."""
+    product, shifted, later = z3.Ints("product shifted later")  # age * mult, with age <= cap; nsec_shifted
+    for shift in range(MAX_SHIFT + 1):
+        unit = 1 << shift
+        limits = [0 <= product, product <= SECOND * unit, 0 <= shifted, shifted < SECOND * unit]
+        total = product + shifted
+        need("no overflow", *limits, total < 1 << 64)
+        need("below two seconds", *limits, total / unit < 2 * SECOND)
+        need("one carry suffices", *limits, z3.If(total / unit >= SECOND, total / unit - SECOND, total / unit) < SECOND)
+        need("monotone", *limits, later >= product, (later + shifted) / unit >= total / unit)
+    return {"shifts": MAX_SHIFT + 1}
+
+
+def prove_microseconds():
+    """fp_to_usec is a division by 1000, for 32 bits."""
+    thousands, rest = z3.Ints("thousands rest")
+    nsec = 1000 * thousands + rest
+    limits = [thousands >= 0, 0 <= rest, rest < 1000, nsec < 1 << 32]
+    need("division by 1000", *limits, (nsec * USEC_FACTOR) / (1 << 38) == thousands)
+    return {"division": 1}
+
+
+def prove_floor():
+    """A floor that is later by at most FLOOR_LIMIT is never two seconds apart, so fp_is_later compares whole times."""
+    apart, floor, kernel = z3.Ints("apart floor kernel")
+    limits = [0 <= floor, floor < SECOND, 0 <= kernel, kernel < SECOND]
+    ahead = apart * SECOND + floor - kernel
+    need("the seconds of a later floor", *limits, 0 < ahead, ahead <= FLOOR_LIMIT, z3.Or(apart == 0, apart == 1))
+    return {"comparison": 1}
