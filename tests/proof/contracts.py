@@ -95,7 +95,7 @@ class Path:
     def proves(self, goal, *premises):
         facts = [*self.state.conditions, *premises, z3.Not(goal)]
         solver = z3.Solver()
-        solver.set("timeout", 60000)
+        solver.set("timeout", 600_000)  # of wall time, on a busy machine
         solver.add(facts + commutations(facts))
         answer = solver.check()
         if answer == z3.unknown:

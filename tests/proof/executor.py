@@ -243,7 +243,7 @@ class Executor:
         self.executed, self.loops = {}, set()  # instructions: offsets with sizes; heads of loops
         self.initial = {}
         self.solver = z3.Solver()
-        self.solver.set("timeout", 60000)
+        self.solver.set("timeout", 600_000)  # of wall time, on a busy machine
 
     def run(self, name, arguments, internal=False, conditions=()):
         """Returns the states in which the function returned."""
