@@ -97,7 +97,7 @@ fn code(directory: &Path, found: &mut Vec<(String, String)>) {
     for entry in std::fs::read_dir(directory).expect("a directory").flatten() {
         let path = entry.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_dir() && !matches!(&*name, "tests" | "build" | "examples") {
+        if path.is_dir() && !matches!(&*name, "tests" | "build" | "examples" | "simulation") {
             code(&path, found);
         } else if name.ends_with(".rs") && !matches!(&*name, "tests.rs" | "simulation.rs" | "build.rs") {
             let text = std::fs::read_to_string(&path).expect("a file");
