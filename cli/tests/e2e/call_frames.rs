@@ -113,11 +113,26 @@ fn gperftools_finds_the_callers_of_reads() {
         "CPUPROFILE_FREQUENCY=1000".into(),
         format!("LD_PRELOAD={PROFILER}"),
     ];
-    wait_until("samples of reads", || {
-        let mut command = vec!["env"];
-        command.extend(variables.iter().map(String::as_str));
-        command.extend([&*clock, "20000000", "MONOTONIC"]);
-        finish(served(&command)).expect_success();
+    let words = |reads| -> Vec<&str> {
+        let variables = variables.iter().map(String::as_str);
+        ["env"]
+            .into_iter()
+            .chain(variables)
+            .chain([&*clock, reads, "MONOTONIC"])
+            .collect()
+    };
+    let is_run = || drop(finish(served(&words("20000000"))).expect_success());
+    let is_attached = || {
+        let mut command = Command::new("env");
+        command.args(&words("200000000")[1..]);
+        let running = start(command);
+        wait_until("the program", || running.pid().program() == "clock-glibc");
+        attach(running.pid()).expect_success();
+        running.finish().expect_success();
+    };
+    let ways: [&dyn Fn(); 2] = [&is_run, &is_attached];
+    let has_callers = |way: &dyn Fn()| {
+        way();
         let profile = std::fs::read(&profile).expect("the profile");
         let (words, _) = profile.as_chunks();
         let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
@@ -147,7 +162,10 @@ fn gperftools_finds_the_callers_of_reads() {
             assert!(stack.iter().any(|at| are_in(&own, *at)), "{stack:x?}\n{maps}");
         }
         stacks.len() >= 10
-    });
+    };
+    for way in ways {
+        wait_until("samples of reads", || has_callers(way));
+    }
 }
 
 /// By elfutils, from outside.
