@@ -88,7 +88,10 @@ mod tests {
         assert!(plan.is_held());
         drop(given);
         until(|| !plan.is_held());
-        for page in [SharedPage::create(), SharedPage::create_to_be_taken_up(1)] {
+        for page in [
+            SharedPage::create(),
+            SharedPage::create_as(fastpath_page::MEMFD_NAME, Some(1)),
+        ] {
             let page = page.unwrap();
             until(|| !is_page_read(&page));
             let reader = page.reader().unwrap();
@@ -96,7 +99,7 @@ mod tests {
             drop(reader);
             until(|| !is_page_read(&page));
         }
-        let page = SharedPage::create_to_be_taken_up(1).unwrap();
+        let page = SharedPage::create_as(fastpath_page::MEMFD_NAME, Some(1)).unwrap();
         page.writer().init(&fastpath_publish::host::init::of_this_host());
         let reader = File::from(page.reader().unwrap());
         drop(page);

@@ -61,26 +61,16 @@ impl SharedPage {
         SharedPage::create_as(MEMFD_NAME, None)
     }
 
-    /// Makes a page as [`SharedPage::create`] does, or with a keeper [`SharedPage::create_to_be_taken_up`], whose mappings
-    /// have another name.
+    /// Makes an unseeded page, of memory with this name. With a keeper, it outlives this process: another process of this
+    /// user with the same keeper can [`SharedPage::take_up`] it. Instead of a seal the file's mode keeps others from
+    /// writing: only its owner may open it, and others get descriptors for reading.
     pub fn create_as(name: &CStr, keeper: Option<u64>) -> io::Result<SharedPage> {
         let file = memory(name)?;
-        if let Some(keeper) = keeper {
-            return SharedPage::keep(file, keeper);
-        }
-        let page = SharedPage::map(file)?;
-        seal(&page.file, SEALS | F_SEAL_FUTURE_WRITE)?;
-        Ok(page)
-    }
-
-    /// Makes an unseeded page that outlives this process: another process of this user with the same `keeper` can
-    /// [`SharedPage::take_up`] it. Instead of a seal the file's mode keeps others from writing: only its owner may open
-    /// it, and others get descriptors for reading.
-    pub fn create_to_be_taken_up(keeper: u64) -> io::Result<SharedPage> {
-        SharedPage::create_as(MEMFD_NAME, Some(keeper))
-    }
-
-    fn keep(file: File, keeper: u64) -> io::Result<SharedPage> {
+        let Some(keeper) = keeper else {
+            let page = SharedPage::map(file)?;
+            seal(&page.file, SEALS | F_SEAL_FUTURE_WRITE)?;
+            return Ok(page);
+        };
         lock(&file)?;
         file.set_permissions(Permissions::from_mode(OWNER_ONLY))?;
         seal(&file, SEALS)?;
@@ -89,7 +79,7 @@ impl SharedPage {
         Ok(page)
     }
 
-    /// Takes over a page of [`SharedPage::create_to_be_taken_up`] that lost its publisher. `file` is open for reading.
+    /// Takes over a page with a keeper that lost its publisher. `file` is open for reading.
     /// A page of another keeper is left unchanged: that keeper's next publisher may take it over.
     pub fn take_up(file: &File, keeper: u64) -> Result<SharedPage, NotAPage> {
         let about = file.metadata()?;
@@ -247,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_page_outlives_its_publisher_and_is_taken_up_by_another_with_what_it_showed() {
-        let page = SharedPage::create_to_be_taken_up(KEEPER_HERE).unwrap();
+        let page = SharedPage::create_as(MEMFD_NAME, Some(KEEPER_HERE)).unwrap();
         page.writer().init(&fastpath_page::Init::default());
         page.writer().withdraw(fastpath_page::Reason::Warp, || 0);
         let reader = File::from(page.reader().unwrap());
@@ -265,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_page_that_the_system_has_sealed_against_execution_is_taken_up_as_well() {
-        let page = SharedPage::create_to_be_taken_up(KEEPER_HERE).unwrap();
+        let page = SharedPage::create_as(MEMFD_NAME, Some(KEEPER_HERE)).unwrap();
         page.writer().init(&fastpath_page::Init::default());
         // As under vm.memfd_noexec=1; the page's own seals keep others from being added.
         let file: File = memfd_create(MEMFD_NAME, MFdFlags::MFD_CLOEXEC | MFdFlags::from_bits_retain(8))
@@ -283,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_page_whose_last_publisher_was_killed_as_it_took_it_up_is_taken_up_by_the_next() {
-        let page = SharedPage::create_to_be_taken_up(KEEPER_HERE).unwrap();
+        let page = SharedPage::create_as(MEMFD_NAME, Some(KEEPER_HERE)).unwrap();
         page.writer().init(&fastpath_page::Init::default());
         let reader = File::from(page.reader().unwrap());
         page.file.set_permissions(Permissions::from_mode(TAKING_UP)).unwrap();
@@ -294,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_page_that_another_publisher_keeps_is_not_taken_up() {
-        let page = SharedPage::create_to_be_taken_up(KEEPER_HERE).unwrap();
+        let page = SharedPage::create_as(MEMFD_NAME, Some(KEEPER_HERE)).unwrap();
         page.writer().init(&fastpath_page::Init::default());
         let reader = File::from(page.reader().unwrap());
         assert!(matches!(
@@ -309,8 +299,8 @@ mod tests {
     fn what_no_publisher_made_is_not_taken_up() {
         let sealed_otherwise = SharedPage::create().unwrap();
         sealed_otherwise.writer().init(&fastpath_page::Init::default());
-        let unfinished = SharedPage::create_to_be_taken_up(KEEPER_HERE).unwrap();
-        let open_to_others = SharedPage::create_to_be_taken_up(KEEPER_HERE).unwrap();
+        let unfinished = SharedPage::create_as(MEMFD_NAME, Some(KEEPER_HERE)).unwrap();
+        let open_to_others = SharedPage::create_as(MEMFD_NAME, Some(KEEPER_HERE)).unwrap();
         open_to_others.writer().init(&fastpath_page::Init::default());
         open_to_others
             .file
@@ -329,7 +319,7 @@ mod tests {
         if unsafe { libc::geteuid() } != 0 {
             return;
         }
-        let page = SharedPage::create_to_be_taken_up(KEEPER_HERE).unwrap();
+        let page = SharedPage::create_as(MEMFD_NAME, Some(KEEPER_HERE)).unwrap();
         let reader = page.reader().unwrap();
         // SAFETY: the child makes system calls only.
         let child = unsafe { libc::fork() };

@@ -16,7 +16,7 @@ const MONOTONIC: u32 = libc::CLOCK_MONOTONIC as u32;
 const HOUR_NS: i64 = 3_600_000_000_000;
 
 fn member(clocks: ClockSet, offsets: Offsets) -> Arc<Member> {
-    let page = SharedPage::create_to_be_taken_up(1).expect("a page");
+    let page = SharedPage::create_as(fastpath_page::MEMFD_NAME, Some(1)).expect("a page");
     page.writer().init(&init::of_this_host());
     Arc::new(Member { page, clocks, offsets })
 }
