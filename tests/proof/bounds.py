@@ -6,7 +6,7 @@ import re
 import z3
 
 from contracts import FLOOR_LIMIT, SECOND
-from executor import USEC_FACTOR, Refuted
+from executor import USEC_FACTOR, Refuted, new_solver
 
 ANCHOR = pathlib.Path(__file__).resolve().parents[2] / "crates/page/src/anchor.rs"
 MAX_SHIFT = int(re.search(r"^pub const MAX_SHIFT: u32 = (\d+);", ANCHOR.read_text(), re.MULTILINE)[1])
@@ -14,8 +14,7 @@ MAX_SHIFT = int(re.search(r"^pub const MAX_SHIFT: u32 = (\d+);", ANCHOR.read_tex
 
 def need(what, *facts):
     """Proves that the last of the facts follows from the others."""
-    solver = z3.Solver()
-    solver.set("timeout", 600_000)  # of wall time, on a busy machine
+    solver = new_solver()
     solver.add(*facts[:-1], z3.Not(facts[-1]))
     if solver.check() != z3.unsat:
         raise Refuted(f"not proven: {what}")

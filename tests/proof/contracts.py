@@ -5,7 +5,7 @@ A contract is stated twice: as what a caller may expect of a call (`CONTRACTS`),
 
 import z3
 
-from executor import USEC_FACTOR, Again, Barrier, Bytes, Call, Counter, Executor, Load, Refuted, fresh, known, multiply, shift_right, vector
+from executor import USEC_FACTOR, Again, Barrier, Bytes, Call, Counter, Executor, Load, Refuted, fresh, known, multiply, new_solver, shift_right, vector
 
 SECOND = 10**9
 FLOOR_LIMIT = 1 << 29
@@ -94,8 +94,7 @@ class Path:
 
     def proves(self, goal, *premises):
         facts = [*self.state.conditions, *premises, z3.Not(goal)]
-        solver = z3.Solver()
-        solver.set("timeout", 600_000)  # of wall time, on a busy machine
+        solver = new_solver()
         solver.add(facts + commutations(facts))
         answer = solver.check()
         if answer == z3.unknown:

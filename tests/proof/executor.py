@@ -62,6 +62,12 @@ class Again:
     """The beginning of another attempt of a loop."""
 
 
+def new_solver():
+    solver = z3.Solver()
+    solver.set("timeout", 600_000)  # of wall time, on a busy machine
+    return solver
+
+
 def fresh(name, bits):
     return z3.BitVec(f"{name}!{next(numbers)}", bits)
 
@@ -242,8 +248,7 @@ class Executor:
         self.entered = {image.symbols[name][0]: name for name in contracts if name in image.symbols}
         self.executed, self.loops = {}, set()  # instructions: offsets with sizes; heads of loops
         self.initial = {}
-        self.solver = z3.Solver()
-        self.solver.set("timeout", 600_000)  # of wall time, on a busy machine
+        self.solver = new_solver()
 
     def run(self, name, arguments, internal=False, conditions=()):
         """Returns the states in which the function returned."""
