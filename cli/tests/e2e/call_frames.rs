@@ -8,7 +8,8 @@ use std::process::Command;
 use fastpath_image::own_vdso;
 
 use crate::attach::{attach, detach, hazard_of};
-use crate::common::{finish, helper_program, program, served, skip, start, tool, wait_until};
+use crate::common::{Pid, finish, helper_program, program, served, skip, start, tool, wait_until};
+use crate::helper_loss::ANCHOR_IS_OLD;
 
 pub const FLAGS: &[&str] = &["-fexceptions", "-fnon-call-exceptions"];
 
@@ -56,6 +57,22 @@ fn callers_of_reads_are_found_from_each_instruction_after_attach() {
         pid.signal(libc::SIGUSR1);
         have_call_frames(&running.finish().expect_success().out)
     });
+}
+
+/// Without a publisher, every read asks the kernel, in the image itself. It is one object with the vDSO where its region
+/// follows that: in a static program it does.
+#[test]
+fn callers_are_found_while_the_kernel_is_asked() {
+    let flags = [FLAGS, &["-static"]].concat();
+    let Some(program) = helper_program("call-frames", "cc", &flags) else {
+        return;
+    };
+    let running = start(served(&[&program, "joined"]));
+    wait_until("its word", || running.out_so_far().contains("ready"));
+    Pid::helper(running.mark()).signal(libc::SIGKILL);
+    std::thread::sleep(ANCHOR_IS_OLD);
+    running.pid().signal(libc::SIGUSR1);
+    assert!(have_call_frames(&running.finish().expect_success().out));
 }
 
 #[test]

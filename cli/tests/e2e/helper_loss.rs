@@ -13,7 +13,7 @@ use crate::common::{
 };
 
 /// Longer than an anchor is valid.
-const ANCHOR_IS_OLD: Duration = Duration::from_millis(700);
+pub const ANCHOR_IS_OLD: Duration = Duration::from_millis(700);
 
 fn busy(command: &[impl AsRef<str>]) -> (Running, Pid) {
     let command: Vec<_> = command.iter().map(AsRef::as_ref).collect();

@@ -33,7 +33,7 @@ pub fn own_vdso() -> Result<Option<MappedVdso>, ElfError> {
     let first_page = unsafe { std::slice::from_raw_parts(base as *const u8, MIN_PAGE_SIZE) };
     let size = Elf::parse(first_page)?
         .segments_of(PT_LOAD)
-        .map(|load| load.offset.saturating_add(load.memory_size))
+        .map(|load| load.offset.saturating_add(load.file_size))
         .max()
         .unwrap_or(0)
         .min(MAX_SIZE);

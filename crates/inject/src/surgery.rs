@@ -1,20 +1,21 @@
 //! The steps of an installation in a program that is stopped at its exec.
 
 use crate::error::{Error, Result};
+use crate::redirection::Record;
 use crate::redirection::apply::{apply, revert};
 use crate::redirection::mapping::{self, Region};
 use crate::remote::{RemoteCalls, counter_forbidden, counter_is_readable};
 use crate::stack::InitialStack;
 
 /// Maps the region, then makes the changes that put it in force, then sets the initial stack `stack`. On an error the
-/// program's memory is as it was.
-pub fn perform(calls: &mut RemoteCalls<'_>, region: &Region<'_>, stack: &InitialStack) -> Result<()> {
+/// program's memory is as it was, but for `table`, to which nothing refers then.
+pub fn perform(calls: &mut RemoteCalls<'_>, region: &Region<'_>, table: &[Record], stack: &InitialStack) -> Result<()> {
     // Calls that are made at once include the question.
     if !calls.has_batch() && !counter_is_readable(calls)? {
         return Err(counter_forbidden());
     }
     region.map(calls)?;
-    let done = put_in_force(calls, region, stack);
+    let done = put_in_force(calls, region, table, stack);
     if done.is_err() {
         // A failure here leaves an unused part behind, never an incorrect one.
         let _ = mapping::unmap(calls, region.at);
@@ -23,7 +24,13 @@ pub fn perform(calls: &mut RemoteCalls<'_>, region: &Region<'_>, stack: &Initial
 }
 
 /// Each change leaves a program that works, because the region is complete: the order does not matter.
-fn put_in_force(calls: &mut RemoteCalls<'_>, region: &Region<'_>, stack: &InitialStack) -> Result<()> {
+fn put_in_force(
+    calls: &mut RemoteCalls<'_>,
+    region: &Region<'_>,
+    table: &[Record],
+    stack: &InitialStack,
+) -> Result<()> {
+    apply(calls.tracee(), table).map_err(|e| Error::Unsupported(e.to_string()))?;
     let records = &region.plan.journal.records;
     apply(calls.tracee(), records).map_err(|e| Error::Unsupported(e.to_string()))?;
     // One write, and only after it is the stack pointer moved.

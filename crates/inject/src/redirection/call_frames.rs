@@ -1,10 +1,17 @@
 //! The call frame information of a kernel's vDSO for x86-64: unwinders look nowhere else for the code there.
 
+use std::mem::offset_of;
 use std::ops::Range;
 
 use fastpath_image::elf::{Elf, u32_at};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess, Register};
-use object::elf::PT_GNU_EH_FRAME;
+use object::LittleEndian as Little;
+use object::elf::{FileHeader64, PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader64};
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
+
+use super::EntryPatch;
+use crate::region;
+use crate::remote::tail::MOST_TAIL_BYTES;
 
 /// What is said about one function.
 pub struct Frames {
@@ -12,6 +19,8 @@ pub struct Frames {
     pub function: Range<u64>,
     /// Its instructions.
     pub code: Vec<Instruction>,
+    /// Offset of the CIE.
+    cie: u64,
     /// Offsets of the instructions that describe its frames.
     pub program: Range<usize>,
     /// Whether the function begins with the frame of every function: the return address is what `rsp` points to.
@@ -48,42 +57,192 @@ const KEPT: [Register; 6] = [
     Register::R15,
 ];
 
-/// Reads the table of all functions of a vDSO that is mapped at `base`; `None` if there is none, or it has another form
-/// than that of the linkers.
-pub fn read(vdso: &[u8], base: u64) -> Option<Vec<Frames>> {
-    /// Version 1; the table is in order, of two offsets from its start each, with four bytes.
+/// The table of all functions with call frames in an image (LSB 5.0, 10.6.2: `.eh_frame_hdr`).
+struct Table {
+    /// Offset of `.eh_frame`.
+    frames: u64,
+    /// Offset of each function, and of its description, in order.
+    entries: Vec<(u64, u64)>,
+}
+
+impl Table {
+    /// Version 1; the first offset is from itself, the table's are from its start, each with four bytes; the table is in order.
     const HEADER: u32 = 0x3b03_1b01;
-    /// More than any vDSO has functions.
-    const MOST: u32 = 1000;
-    let elf = Elf::parse(vdso).ok()?;
-    let header = elf.segments_of(PT_GNU_EH_FRAME).next()?.offset;
-    let word = |at: u64| u32_at(vdso, at);
-    if word(header)? != HEADER {
-        return None;
+    /// Offset of the number of functions.
+    const COUNT_AT: usize = 8;
+
+    /// Reads the table of an image; `None` if there is none, or it has another form than that of the linkers.
+    fn read(image: &[u8]) -> Option<Table> {
+        /// More than any vDSO has functions.
+        const MOST: u32 = 1000;
+        let header = Elf::parse(image).ok()?.segments_of(PT_GNU_EH_FRAME).next()?.offset;
+        let word = |at: u64| u32_at(image, at);
+        if word(header)? != Table::HEADER {
+            return None;
+        }
+        let relative = |at: u64, to: u64| Some(to.wrapping_add_signed(i64::from(word(at)?.cast_signed())));
+        let entry = |index: u32| {
+            let at = header + 12 + 8 * u64::from(index);
+            Some((relative(at, header)?, relative(at + 4, header)?))
+        };
+        Some(Table {
+            frames: relative(header + 4, header + 4)?,
+            entries: (0..word(header + Table::COUNT_AT as u64)?.min(MOST))
+                .map(entry)
+                .collect::<Option<_>>()?,
+        })
     }
-    let relative = |at: u64, to: u64| Some(to.wrapping_add_signed(i64::from(word(at)?.cast_signed())));
-    let frames = |index: u32| {
-        let entry = header + 12 + 8 * u64::from(index);
-        let (start, at) = (relative(entry, header)?, relative(entry + 4, header)?);
-        let end = at.checked_add(4)?.checked_add(word(at)?.into())?;
+
+    /// Returns the bytes of the table as it is at the offset `at`.
+    fn bytes(&self, at: u64) -> Option<Vec<u8>> {
+        let distance = |to: u64, from: u64| i32::try_from(to.wrapping_sub(from).cast_signed()).ok();
+        let mut bytes = Table::HEADER.to_le_bytes().to_vec();
+        bytes.extend(distance(self.frames, at + 4)?.to_le_bytes());
+        bytes.extend((self.entries.len() as u32).to_le_bytes());
+        for (function, frames) in &self.entries {
+            bytes.extend(distance(*function, at)?.to_le_bytes());
+            bytes.extend(distance(*frames, at)?.to_le_bytes());
+        }
+        Some(bytes)
+    }
+}
+
+/// Reads the frames of all functions of a vDSO that is mapped at `base`.
+pub fn read(vdso: &[u8], base: u64) -> Option<Vec<Frames>> {
+    let word = |at: u64| u32_at(vdso, at);
+    let frames = |(start, at): &(u64, u64)| {
+        let end = at.checked_add(4)?.checked_add(word(*at)?.into())?;
         let cie = at.checked_add(4)?.checked_sub(word(at + 4)?.into())?;
         let size = word(at + 12)?;
         // The length of the augmentation data, of which there are none.
-        let has_none = vdso.get(at as usize + 16) == Some(&0);
-        let program = at as usize + 17..end as usize;
-        let is_sound = relative(at + 8, at + 8)? == start && vdso.get(program.clone()).is_some();
-        let function = start..start + u64::from(size);
-        let code = vdso.get(start as usize..function.end as usize).unwrap_or_default();
+        let has_none = vdso.get(*at as usize + 16) == Some(&0);
+        let program = *at as usize + 17..end as usize;
+        let is_sound = (at + 8).wrapping_add_signed(i64::from(word(at + 8)?.cast_signed())) == *start
+            && vdso.get(program.clone()).is_some();
+        let function = *start..start + u64::from(size);
+        let code = vdso.get(*start as usize..function.end as usize).unwrap_or_default();
         is_sound.then(|| Frames {
             function,
             code: Decoder::with_ip(64, code, base + start, DecoderOptions::NONE)
                 .iter()
                 .collect(),
+            cie,
             program,
             is_usual: has_none && is_usual(vdso, cie as usize),
         })
     };
-    (0..word(header + 8)?.min(MOST)).map(frames).collect()
+    // A program under `run` has the image's functions in the table, too.
+    let entries = Table::read(vdso)?.entries;
+    let of_vdso = entries.iter().filter(|(start, _)| *start < vdso.len() as u64);
+    of_vdso.map(frames).collect()
+}
+
+/// Copies of the first instructions of one function of the vDSO.
+pub struct Copy {
+    /// Offsets of the function in the vDSO.
+    pub function: Range<u64>,
+    /// Offsets of the copies in the region's thunks, with the jump behind them.
+    pub thunk: Range<usize>,
+    /// Size of the copies, in bytes.
+    pub size: usize,
+}
+
+/// Changes by which a vDSO is one object with the region right behind it, for unwinders in a process: they look for the object
+/// that has an address in its program headers, and for its table there.
+///
+/// glibc reads the program headers when a program starts, and keeps what it read. So only a program that is starting gets the
+/// changes, and the table has to stay.
+#[derive(Debug, Clone, Default)]
+pub struct Join {
+    /// The table of both, behind the vDSO's file. It says that it has the vDSO's functions only, which are its first.
+    pub table: Vec<EntryPatch>,
+    /// What makes the region a part of the vDSO, once the table is there.
+    pub patches: Vec<EntryPatch>,
+}
+
+impl Join {
+    /// Plans the changes for a vDSO at `base`. Adds the descriptions of `copies` to the region's `thunks`. `None` if the table has no
+    /// room, or the vDSO is not understood.
+    pub fn plan(vdso: &[u8], base: u64, image: &[u8], thunks: &mut Vec<u8>, copies: &[Copy]) -> Option<Join> {
+        const SIZE: u64 = size_of::<ProgramHeader64<Little>>() as u64;
+        let patch = |at: u64, original: &[u8], replacement: Vec<u8>| EntryPatch {
+            function: "call frames",
+            address: base + at,
+            original: original.to_vec(),
+            replacement,
+        };
+        let end_of_vdso = vdso.len() as u64;
+        let (image_at, thunks_at) = (end_of_vdso + region::IMAGE, end_of_vdso + region::ENTRY_THUNKS);
+        let header = FileHeader64::<Little>::parse(vdso).ok()?;
+        let segments = header.program_headers(Little, vdso).ok()?;
+        let is = |kind| move |segment: &&ProgramHeader64<Little>| segment.p_type(Little) == kind;
+        let index = |kind| segments.iter().position(|segment| is(kind)(&segment));
+        if segments.iter().filter(is(PT_LOAD)).count() != 1 {
+            return None;
+        }
+        let (load, frames) = (index(PT_LOAD)?, index(PT_GNU_EH_FRAME)?);
+        let field = |index: usize, at: usize| header.e_phoff(Little) + index as u64 * SIZE + at as u64;
+
+        let mut table = Table::read(vdso)?;
+        let of_vdso = table.entries.len() as u32;
+        let images = Table::read(image)?.entries;
+        let images = images
+            .iter()
+            .map(|(function, frames)| (image_at + function, image_at + frames));
+        table.entries.extend(images);
+        let all = read(vdso, base)?;
+        for copy in copies {
+            let at = thunks.len().next_multiple_of(8);
+            let thunk = thunks_at + copy.thunk.start as u64..thunks_at + copy.thunk.end as u64;
+            let code = &thunks[copy.thunk.start..][..copy.size];
+            let description = Frames::find(&all, copy.function.clone())
+                .and_then(|frames| frames.of_copy(vdso, &thunk, code, thunks_at + at as u64));
+            if let Some(description) = description {
+                thunks.resize(at, 0);
+                thunks.extend(description);
+                table.entries.push((thunk.start, thunks_at + at as u64));
+            }
+        }
+        table.entries.sort_unstable();
+
+        let sections = u64::from(header.e_shentsize(Little)) * u64::from(header.e_shnum(Little));
+        let end_of_sections = header.e_shoff(Little).checked_add(sections)?;
+        let ends = segments
+            .iter()
+            .map(|segment| segment.p_offset(Little).saturating_add(segment.p_filesz(Little)));
+        let at = ends.fold(end_of_sections, u64::max).next_multiple_of(8);
+        let mut bytes = table.bytes(at)?;
+        let size = bytes.len() as u64;
+        let room = vdso.get(at as usize..(at + size) as usize)?;
+        if room.iter().any(|byte| *byte != 0) || at + size + MOST_TAIL_BYTES > end_of_vdso {
+            return None;
+        }
+        let both = bytes[Table::COUNT_AT..][..4].to_vec();
+        let count = of_vdso.to_le_bytes();
+        bytes[Table::COUNT_AT..][..4].copy_from_slice(&count);
+        let (loaded, linked_at) = (&segments[load], segments[load].p_vaddr(Little));
+        let whole = (end_of_vdso + region::SIZE).to_le_bytes();
+        let address = linked_at.wrapping_add(at);
+        // From p_offset on: p_vaddr, p_paddr, p_filesz and p_memsz follow.
+        let described = [at, address, address, size, size].map(u64::to_le_bytes).concat();
+        let before = field(frames, offset_of!(ProgramHeader64<Little>, p_offset));
+        Some(Join {
+            table: vec![patch(at, room, bytes)],
+            patches: vec![
+                patch(
+                    field(load, offset_of!(ProgramHeader64<Little>, p_memsz)),
+                    &loaded.p_memsz(Little).to_le_bytes(),
+                    whole.to_vec(),
+                ),
+                patch(
+                    before,
+                    vdso.get(before as usize..before as usize + described.len())?,
+                    described,
+                ),
+                patch(at + Table::COUNT_AT as u64, &count, both),
+            ],
+        })
+    }
 }
 
 /// Returns whether the CIE here is the one that gcc and clang write.
@@ -128,23 +287,26 @@ impl Frames {
         if !describe(&rows, displaced) {
             return None;
         }
-        let mut program = Vec::new();
-        let mut reached = 0;
-        for row in rows {
-            let at = thunk_at + row.at;
-            match at - reached {
-                0 => {}
-                distance @ 1..64 => program.push(ADVANCE | distance as u8),
-                distance @ 64..256 => program.extend([ADVANCE_1, distance as u8]),
-                distance => {
-                    program.push(ADVANCE_2);
-                    program.extend(u16::try_from(distance).ok()?.to_le_bytes());
-                }
-            }
-            reached = at;
-            program.extend(row.bytes);
+        self.padded(encoded(&rows, thunk_at)?)
+    }
+
+    /// Returns the description of a copy of this function's first instructions at the offset `thunk.start`, as it is at the offset
+    /// `at`. It refers to the CIE of this function's.
+    fn of_copy(&self, vdso: &[u8], thunk: &Range<u64>, code: &[u8], at: u64) -> Option<Vec<u8>> {
+        let rows = rows(vdso.get(self.program.clone())?, code.len())?;
+        if !self.is_usual || !describe(&rows, code) {
+            return None;
         }
-        self.padded(program)
+        let program = encoded(&rows, 0)?;
+        let mut description = (at + 4 - self.cie).to_le_bytes()[..4].to_vec();
+        description.extend((thunk.start.wrapping_sub(at + 8) as u32).to_le_bytes());
+        description.extend(((thunk.end - thunk.start) as u32).to_le_bytes());
+        // No augmentation data.
+        description.push(0);
+        description.extend(program);
+        description.resize(description.len().next_multiple_of(8) + 4, NOP);
+        let length = description.len() as u32;
+        Some([&length.to_le_bytes()[..], &description].concat())
     }
 
     /// Returns the program that describes code without a frame of its own in the place of this function.
@@ -158,6 +320,27 @@ impl Frames {
             program
         })
     }
+}
+
+/// Returns the program with these rows, of code that stands `thunk_at` bytes behind the function's start.
+fn encoded(rows: &[Row<'_>], thunk_at: usize) -> Option<Vec<u8>> {
+    let mut program = Vec::new();
+    let mut reached = 0;
+    for row in rows {
+        let at = thunk_at + row.at;
+        match at - reached {
+            0 => {}
+            distance @ 1..64 => program.push(ADVANCE | distance as u8),
+            distance @ 64..256 => program.extend([ADVANCE_1, distance as u8]),
+            distance => {
+                program.push(ADVANCE_2);
+                program.extend(u16::try_from(distance).ok()?.to_le_bytes());
+            }
+        }
+        reached = at;
+        program.extend(row.bytes);
+    }
+    Some(program)
 }
 
 /// Returns the rows up to this offset in the function; `None` if an instruction is none of those that describe pushes.

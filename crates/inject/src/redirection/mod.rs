@@ -25,6 +25,8 @@ use fastpath_page::ClockSet;
 
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
+use crate::region;
+use call_frames::{Copy, Join};
 use seat::Seat;
 
 #[cfg(target_arch = "x86_64")]
@@ -57,6 +59,8 @@ pub struct Redirection {
     pub left_alone: Vec<LeftAlone>,
     /// The image's code in the vDSO, if it is put there: the first patch.
     seat: Option<Seat>,
+    /// For a program that is starting, where the region is right behind the vDSO.
+    join: Join,
 }
 
 /// Change of the first bytes of one function.
@@ -132,10 +136,12 @@ pub fn plan(
         moved: Vec::new(),
         left_alone: Vec::new(),
         seat: None,
+        join: Join::default(),
     };
     if image.isa() == Isa::X86_64 && clocks.contains(ClockSet::REALTIME) {
         redirection.take_seat((image, image_at), vdso, vdso_base, &exports, thunks_at);
     }
+    let mut copies = Vec::new();
     for function in SERVED {
         let is_seated = redirection.seat.is_some();
         if function == "gettimeofday" && (is_seated || !clocks.contains(ClockSet::REALTIME)) {
@@ -171,11 +177,24 @@ pub fn plan(
             isa => Err(format!("programs of {isa} are not redirected")),
         };
         match displaced.and_then(|displaced| entry.within_a_page(displaced)) {
-            Ok(displaced) => redirection.add(function, &entry, displaced, thunk_offset, thunk_at),
+            Ok(displaced) => {
+                if displaced.moved.iter().all(|(from, to)| from == to) {
+                    copies.push(Copy {
+                        function: entry.range(),
+                        thunk: thunk_offset..thunk_offset + displaced.thunk.len(),
+                        size: displaced.thunk.len().saturating_sub(x86::JUMP_BYTES),
+                    });
+                }
+                redirection.add(function, &entry, displaced, thunk_offset, thunk_at);
+            }
             Err(why) => redirection.left_alone.push(LeftAlone { function, why }),
         }
     }
     redirection.fill_seat(image, image_at)?;
+    if image.isa() == Isa::X86_64 && image_at == vdso_base + vdso.len() as u64 + region::IMAGE {
+        let join = Join::plan(vdso, vdso_base, image.bytes(), &mut redirection.thunks, &copies);
+        redirection.join = join.unwrap_or_default();
+    }
     Ok(redirection)
 }
 
@@ -249,7 +268,8 @@ impl Redirection {
             let address = self.kernel.address(function);
             (address != 0).then(|| address.wrapping_add(distance))
         });
-        let patches = moved.patches.iter_mut().map(|patch| &mut patch.address);
+        let join = moved.join.table.iter_mut().chain(&mut moved.join.patches);
+        let patches = moved.patches.iter_mut().chain(join).map(|patch| &mut patch.address);
         let copies = moved.moved.iter_mut();
         let all = patches.chain(copies.flat_map(|moved| [&mut moved.from, &mut moved.to]));
         all.for_each(|address| *address = address.wrapping_add(distance));

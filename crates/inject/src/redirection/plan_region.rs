@@ -8,6 +8,7 @@ use fastpath_code::rescue::thunk::Routine;
 use fastpath_image::{Instance, Isa, KernelFunctions, Options, Placement, Vdso};
 use fastpath_page::ClockSet;
 
+use super::call_frames::Join;
 use super::{EntryPatch, Journal, LeftAlone, Moved, Purpose, Record, Redirection, State, plan};
 use crate::abi::{self, Abi};
 use crate::error::{Error, Result};
@@ -24,6 +25,8 @@ pub struct RegionPlan {
     pub vdso: Vec<u8>,
     /// Changes that put the region in force, once it is mapped completely.
     pub patches: Vec<EntryPatch>,
+    /// Changes for a program that is starting.
+    join: Join,
     /// Overwritten instructions and their copies.
     pub moved: Vec<Moved>,
     /// Functions that stay on the kernel's path.
@@ -177,6 +180,7 @@ impl RegionPlan {
         let mut plan = RegionPlan {
             code: vec![0; region::SIZE as usize],
             vdso: Vec::new(),
+            join: redirection.join,
             patches: redirection.patches,
             moved: redirection.moved,
             left_alone: redirection.left_alone,
@@ -223,6 +227,18 @@ impl RegionPlan {
             }
         }
         Ok(())
+    }
+
+    /// Makes the vDSO one object with the region, in a program that is starting. Returns what is to be written first, and stays.
+    pub(crate) fn join(&mut self) -> Result<Vec<Record>> {
+        let join = std::mem::take(&mut self.join);
+        let patches = join.patches.iter().map(|patch| Record {
+            purpose: Purpose::Seat,
+            ..Record::from_patch(patch)
+        });
+        self.journal.records.extend(patches);
+        self.write_journal()?;
+        Ok(join.table.iter().map(Record::from_patch).collect())
     }
 
     fn write_journal(&mut self) -> Result<()> {

@@ -27,6 +27,8 @@ const MARK_BYTES: &[u8] = MARK.to_bytes_with_nul();
 
 /// Most bytes before the tail that are used with it: the longest loop for several calls (`batch.rs`) has fewer.
 const MOST_BELOW: u64 = 256;
+/// Most bytes at the end of a mapping that are used.
+pub const MOST_TAIL_BYTES: u64 = MOST_BELOW + BYTES as u64;
 
 /// The last bytes of a mapping.
 #[derive(Clone)]
