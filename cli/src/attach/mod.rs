@@ -3,6 +3,7 @@
 mod aside;
 #[cfg(target_arch = "x86_64")]
 mod commands;
+mod core_file;
 pub mod status;
 #[cfg(not(target_arch = "x86_64"))]
 mod unavailable;

@@ -101,6 +101,9 @@ enum By {
 
 /// Prints the processes, with --watch repeatedly; returns the exit status.
 pub fn status(options: &args::Status) -> i32 {
+    if let Some(core) = &options.core {
+        return super::core_file::print(core);
+    }
     if let Err(why) = fastpath_os::processes().map(drop) {
         output::note(format_args!(
             "status: processes cannot be listed: /proc: {why}; mount -t proc proc /proc"
@@ -424,11 +427,7 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
             ids.any(|id| reader.read(id, counter).is_some())
         }),
         age_ns: now.as_ref().and_then(|(reader, counter)| reader.age_ns(counter())),
-        clocks: Clock::SERVED
-            .iter()
-            .filter(|clock| clocks.contains(ClockSet::of_id(clock.id() as u32)))
-            .map(|clock| clock.name().to_owned())
-            .collect(),
+        clocks: clock_names(clocks),
         residual_ns: experience.as_ref().filter(|e| e.refreshes > 0).map(|e| e.last_ns),
         fallbacks: experience.as_ref().map(|e| e.withdrawals),
         withdrawn: experience.and_then(|e| e.withdrawn),
@@ -452,8 +451,15 @@ fn by_in_words(served: &Served) -> String {
     }
 }
 
+/// Returns the clocks' names.
+pub fn clock_names(clocks: ClockSet) -> Vec<String> {
+    let has = |clock: &&Clock| clocks.contains(ClockSet::of_id(clock.id() as u32));
+    let names = Clock::SERVED.iter().filter(has);
+    names.map(|clock| clock.name().to_owned()).collect()
+}
+
 /// Returns the clocks of the anchors in force.
-fn clocks(page: &Page) -> ClockSet {
+pub fn clocks(page: &Page) -> ClockSet {
     let of = |latch: &fastpath_page::layout::Latch| latch.copy[0].answered();
     of(&page.hres).union(of(&page.raw)).intersection(ClockSet::ALL)
 }

@@ -15,6 +15,7 @@ mod awkward;
 mod call_frames;
 mod children;
 mod completions;
+mod core_dumps;
 mod daemon;
 mod debuggers;
 mod doctor;

@@ -155,8 +155,7 @@ impl Journal {
     /// Returns the region of a process with these mappings: its address and its journal, which is `None` if it was
     /// written by another version.
     pub fn find(pid: i32, maps: &[Mapping]) -> Result<Option<(u64, Option<Journal>)>> {
-        let mut regions = maps.iter().filter(|m| super::is_region(m) && m.offset < region::SIZE);
-        let Some(at) = regions.next().map(|m| m.start.wrapping_sub(m.offset)) else {
+        let Some(at) = super::region_in(maps) else {
             return Ok(None);
         };
         let bytes = Memory::open(pid)?.bytes(at + region::JOURNAL, region::JOURNAL_ROOM as usize)?;

@@ -44,6 +44,12 @@ pub(crate) fn is_region(mapping: &Mapping) -> bool {
     name.is_some_and(|name| name.starts_with(REGION_NAME))
 }
 
+/// Returns the address of the region among these mappings.
+pub(crate) fn region_in(maps: &[Mapping]) -> Option<u64> {
+    let mut regions = maps.iter().filter(|m| is_region(m) && m.offset < crate::region::SIZE);
+    regions.next().map(|m| m.start.wrapping_sub(m.offset))
+}
+
 /// Redirection of the entry points of one vDSO to an image, and its thunks.
 #[derive(Debug, Clone, Default)]
 pub struct Redirection {
