@@ -112,3 +112,40 @@ fn the_book_has_every_page_of_docs_once() {
     there.sort();
     assert_eq!(listed, there);
 }
+
+/// In SECURITY.md and ARCHITECTURE.md, a test's file stands before the names of its tests; `...` ends a shortened name.
+#[test]
+fn every_test_that_a_promise_names_exists() {
+    let is_name = |word: &&str| {
+        word.matches('_').count() >= 3
+            && word
+                .bytes()
+                .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'.'))
+    };
+    let mut count = 0;
+    for page in ["SECURITY.md", "ARCHITECTURE.md"] {
+        let page = std::fs::read_to_string(root().join(page)).expect("a page");
+        for row in page.lines().filter(|line| line.starts_with('|')) {
+            let mut file = "";
+            for word in row.split('`').skip(1).step_by(2) {
+                if word.ends_with(".rs") {
+                    file = word;
+                    assert!(
+                        !word.contains("/tests/") || root().join(word).exists(),
+                        "{word} does not exist"
+                    );
+                } else if is_name(&word) {
+                    let text =
+                        std::fs::read_to_string(root().join(file)).unwrap_or_else(|e| panic!("{word}: {file}: {e}"));
+                    let test = match word.strip_suffix("...") {
+                        Some(start) => format!("fn {start}"),
+                        None => format!("fn {word}()"),
+                    };
+                    assert!(text.contains(&test), "{file} has no {word}");
+                    count += 1;
+                }
+            }
+        }
+    }
+    assert!(count > 20, "{count} tests are named");
+}
