@@ -58,6 +58,7 @@ long: build ## tests that take hours: broken input for each parser, and other pr
 	$(ENV) ./tests/long/run
 	$(ENV) ./tests/proof/run --long
 	$(ENV) FASTPATH_TEST_KILLS=1000 FASTPATH_TEST_PIPELINES=5000 cargo test --release --package fastpath --test e2e -- pipeline:: helper_loss::
+	$(ENV) FASTPATH_ANCHORS=1000000000 cargo test --release --package fastpath-clock --test limits -- --nocapture
 	$(ENV) ./tests/packages/run bookworm trixie
 	@$(MAKE) --no-print-directory walks
 

@@ -2,7 +2,7 @@
 #![cfg(not(loom))]
 
 use fastpath_page::anchor::{MAX_SHIFT, NSEC_PER_SEC, reshift_up};
-use fastpath_page::{Anchor, Base, ClockSet, Page, Rate, Reader, Writer};
+use fastpath_page::{Anchor, Base, ClockSet, Page, PublishError, Rate, Reader, Writer};
 use proptest::prelude::*;
 
 const MONOTONIC_ID: u32 = 1;
@@ -73,6 +73,25 @@ proptest! {
         let expected = Some(exact(&anchor, elapsed_cycles));
         prop_assert_eq!(anchor.at(INDEX, counter), expected);
         prop_assert_eq!(Reader::new(&page).read(MONOTONIC_ID, || counter), expected);
+    }
+
+    #[test]
+    fn an_anchor_is_published_exactly_if_it_is_within_the_limits(
+        anchor in anchors(), breaks in 0..5u8, beyond in 1u32..1000, offset_ns: i64,
+    ) {
+        let mut broken = anchor;
+        match breaks {
+            0 => broken.rate.mult = 0,
+            1 => broken.rate.shift = MAX_SHIFT + beyond,
+            2 => broken.cap_cycles = anchor.cap_cycles.saturating_add(beyond),
+            3 => broken.base[INDEX].nsec_shifted = (NSEC_PER_SEC << anchor.rate.shift) + u64::from(beyond - 1),
+            _ => broken = anchor.offset_by(INDEX, offset_ns),
+        }
+        let is_within = breaks == 4 || (breaks == 2 && broken.cap_cycles <= anchor.rate.max_cap());
+        let page = Page::zeroed();
+        let published = Writer::new(&page).publish_hres(&broken, || broken.base_cycles);
+        prop_assert_eq!(published, if is_within { Ok(()) } else { Err(PublishError::OutOfLimits(broken)) });
+        prop_assert_eq!(Reader::new(&page).read(MONOTONIC_ID, || broken.base_cycles).is_some(), is_within);
     }
 
     #[test]

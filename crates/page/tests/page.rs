@@ -198,17 +198,6 @@ fn an_anchor_is_refused_while_the_one_in_force_has_not_begun() {
 }
 
 #[test]
-fn an_anchor_beyond_the_limits_is_refused() {
-    let page = Page::zeroed();
-    let mut beyond = anchor(1_000, 10);
-    beyond.cap_cycles = beyond.rate.max_cap() + 1;
-    assert_eq!(
-        Writer::new(&page).publish_hres(&beyond, || 1_000),
-        Err(PublishError::OutOfLimits(beyond))
-    );
-}
-
-#[test]
 fn a_withdrawn_page_says_why_and_answers_again_after_the_next_anchor() {
     let page = Page::zeroed();
     let (writer, reader) = (Writer::new(&page), Reader::new(&page));
