@@ -12,8 +12,8 @@ use crate::rescue::file::{File, Part};
 const MOST_TABLE_WORDS: usize = 16 << 10;
 
 /// Most words of all tables, and most instructions, so that a file made for it cannot keep the analysis busy for more
-/// than some seconds.
-const MOST_ALL_TABLE_WORDS: usize = 64 << 20;
+/// than some seconds. Firefox's libxul has 114 Mi words, most of them no tables, and 92 Mi instructions.
+const MOST_ALL_TABLE_WORDS: usize = 256 << 20;
 const MOST_INSTRUCTIONS: usize = 512 << 20;
 
 /// Result of decoding a file.
@@ -40,6 +40,7 @@ impl Flow {
                 ends: bits(),
             },
             next: Vec::new(),
+            known: bits(),
             tables: Default::default(),
             words_left: MOST_ALL_TABLE_WORDS,
             instructions_left: MOST_INSTRUCTIONS,
@@ -113,6 +114,8 @@ struct Search<'a, 'f> {
     flow: Flow,
     /// Landings whose code is not decoded yet.
     next: Vec<u64>,
+    /// For each executable part, the offsets that are or were among `next`.
+    known: Vec<Bits>,
     /// Addresses of tables of relative addresses that were read.
     tables: std::collections::HashSet<u64>,
     words_left: usize,
@@ -125,17 +128,20 @@ impl Search<'_, '_> {
     }
 
     /// Notes that something may jump to an address.
-    fn mark(&mut self, address: u64) -> bool {
+    fn mark(&mut self, address: u64) -> Option<(usize, usize)> {
         let place = self.file.place(address);
         if let Some((part, offset)) = place {
             self.flow.lands[part].add(offset);
         }
-        place.is_some()
+        place
     }
 
     /// Notes that code jumps to an address, or a pointer names it: an instruction begins there.
     fn land(&mut self, address: u64) {
-        if self.mark(address) {
+        if let Some((part, offset)) = self.mark(address)
+            && !self.known[part].has(offset)
+        {
+            self.known[part].add(offset);
             self.next.push(address);
         }
     }
@@ -300,7 +306,7 @@ impl Search<'_, '_> {
                     OpKind::Immediate32 | OpKind::Immediate32to64 | OpKind::Immediate64 if self.file.is_fixed => {
                         self.mark(instruction.immediate(operand))
                     }
-                    _ => false,
+                    _ => None,
                 };
             }
             // Back to the start of a function that this instruction crosses.

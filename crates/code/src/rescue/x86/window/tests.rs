@@ -349,3 +349,18 @@ fn a_call_without_such_an_instruction_and_its_check_become_a_nop_and_a_jump() {
         );
     }
 }
+
+#[test]
+fn the_tables_of_the_largest_programs_are_within_the_limit() {
+    // As each address that is taken may be a table's, and these zeros are addresses in the code: 80 Mi words.
+    const TABLES: usize = 5000;
+    const ZEROS: usize = 100 << 10;
+    let lea = |number: usize| {
+        let behind = (TABLES - 1 - number) * 7 + CLOCK_GETTIME.len() + SYSCALL.len() + RET.len();
+        let displacement = (behind + 4 * number) as u32;
+        [&[0x48, 0x8d, 0x3d][..], &displacement.to_le_bytes()].concat() // lea displacement(%rip), %rdi
+    };
+    let tables: Vec<u8> = (0..TABLES).flat_map(lea).collect();
+    let found = window(&[&tables, CLOCK_GETTIME], &[RET, &[0; ZEROS]]);
+    assert_eq!(found.map(|window| window.kind), Ok(Kind::Before));
+}
