@@ -124,6 +124,9 @@ fn of_finding(finding: &Finding) -> String {
         facts += &format!(", and {} more", finding.site_count - 3);
     }
     text += &output::wrapped("          ", &format!("{facts}."));
+    if let Some(family) = finding.names_family() {
+        text += &output::wrapped("          ", &family);
+    }
     text += &output::wrapped("          ", &format!("To fix it: {}.", finding.help));
     if let Some(remedy) = rescue::remedy(finding) {
         text += &output::wrapped("          ", &remedy);

@@ -73,12 +73,12 @@ const MOST_COUNTED_FILES: usize = 1000;
 /// Counts the sites of each finding that `--rescue` redirects.
 pub fn count(findings: &mut [Finding]) {
     let mut files: HashMap<String, Vec<Site>> = HashMap::new();
-    for finding in findings.iter_mut().filter(|finding| finding.site_count > 0) {
+    let has_calls = |finding: &&mut Finding| finding.site_count > 0 && !finding.rule.is_about_counter();
+    for finding in findings.iter_mut().filter(has_calls) {
         if files.len() == MOST_COUNTED_FILES && !files.contains_key(&finding.path) {
             return;
         }
         let by = match finding.rule {
-            Rule::CounterAsClock | Rule::Counter => continue,
             Rule::Vsyscall => By::Vsyscall,
             _ => By::SystemCall,
         };

@@ -372,6 +372,40 @@ fn a_process_that_reads_clocks_all_the_time_has_a_share_and_a_caller() {
     assert_eq!(report["facts"]["process"]["reads"]["reads_ns"], 0, "{report:#}");
 }
 
+#[test]
+fn a_process_that_reads_the_counter_itself_is_seen_with_the_reads_that_it_executes() {
+    let Some(path) = helper_program("own-counter", "cc", &[]) else {
+        return;
+    };
+    let running = start(Command::new(&path));
+    wait_until("samples are at its read", || {
+        let report = json(&finish(doctor(&["--json", &running.pid().0.to_string()])));
+        let process = &report["facts"]["process"];
+        if process["reads"].is_null() {
+            skip(format_args!("no samples: {}", report["unseen"]));
+            return true;
+        }
+        let file = &process["counter_reads"][0];
+        // Before its exec, the process is a copy of this test.
+        if !file["file"].as_str().is_some_and(|file| file.contains("own-counter")) {
+            return false;
+        }
+        assert_eq!((&file["places"], &file["clocks"]), (&2.into(), &1.into()), "{file:#}");
+        let executed = file["executed"].as_array().expect("a list");
+        let (at, all) = (
+            &executed.first().map(|read| &read["samples"]),
+            &process["reads"]["samples"],
+        );
+        let is_most = at.and_then(Value::as_u64) > all.as_u64().map(|all| all / 4);
+        if !is_most {
+            return false;
+        }
+        assert!(executed.len() == 1 && executed[0]["is_scaled"] == true, "{file:#}");
+        assert!(ids(&report, "findings").iter().any(|id| id == "process-reads-counter"));
+        true
+    });
+}
+
 /// Waits until the program's own function is found as the caller of its reads: samples from before its first read, or
 /// from a read in code without call frames before the publisher has begun, have no caller.
 #[track_caller]

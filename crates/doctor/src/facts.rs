@@ -6,6 +6,7 @@ use fastpath_measure::Monotonicity;
 use fastpath_measure::host::TimensOffset;
 use fastpath_measure::probe::{ClockReport, FunctionReport};
 use fastpath_measure::vsyscall::Vsyscall;
+use fastpath_tools::audit::CounterRead;
 use fastpath_tools::program::Library;
 pub use fastpath_tools::trace::{ReadCaller, ReadClock, Reads};
 use serde::{Deserialize, Serialize};
@@ -60,6 +61,10 @@ pub struct Facts {
     /// Every clock id as programs of that process's ISA read it, if that is not this process's ISA and could be
     /// measured.
     pub process_clocks: Option<Vec<ClockReport>>,
+    /// The running programs that read the counter as a clock; looked for where the CPUs' counters differ or may change
+    /// their rate, unless a process was asked about.
+    #[serde(default)]
+    pub counter_programs: Option<CounterPrograms>,
 }
 
 impl Facts {
@@ -67,6 +72,7 @@ impl Facts {
     pub(crate) fn without_names(mut self) -> Facts {
         self.process = None;
         self.process_clocks = None;
+        self.counter_programs = None;
         self.here.pid = 0;
         self.here.name = None;
         self.here.program = None;
@@ -189,6 +195,21 @@ pub struct Counter {
 }
 
 impl Counter {
+    /// Returns whether a time that a program makes of it is wrong, or may be: the CPUs' counters differ, or may change
+    /// their rate.
+    pub(crate) fn is_wrong_or_may_be(&self) -> bool {
+        let verdict = self.evidence.verdict(Trust::Invariant);
+        matches!(verdict, Err(Distrust::NotInvariant | Distrust::Warp { .. }))
+    }
+
+    /// Returns how far the counters of two CPUs are apart at least, in ns.
+    pub(crate) fn apart_ns(&self) -> Option<f64> {
+        let pair = self.evidence.warp.as_ref()?.furthest_apart()?;
+        let measured = self.measured.as_ref().map(|rate| rate.hz);
+        let hz = measured.or_else(|| Some(self.stated.first()?.hz))?;
+        Some(pair.apart_cycles() as f64 / hz * 1e9)
+    }
+
     /// Returns the largest drift that is certain.
     pub(crate) fn fastest_drift(&self) -> Option<&Drift> {
         Drift::largest(&self.drifts)
@@ -299,6 +320,9 @@ pub struct Process {
     /// The files that it executes whose own code reads clocks by system call, even if the vDSO is fast; the program is
     /// first.
     pub own_calls: Vec<OwnCalls>,
+    /// The files that it executes whose own code reads the CPU's counter; the program is first.
+    #[serde(default)]
+    pub counter_reads: Vec<CounterReads>,
     /// The vDSO that AT_SYSINFO_EHDR names.
     pub vdso: Option<VdsoKind>,
     /// Whether `[vdso]` is mapped.
@@ -338,6 +362,73 @@ pub struct OwnCalls {
     pub rescuable: Option<usize>,
     /// The number of these places that are redirected in this process.
     pub rescued: usize,
+}
+
+/// A file whose own code reads the CPU's counter.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct CounterReads {
+    /// Name of the file, as the process has it mapped.
+    pub file: String,
+    /// Whether it is the program; otherwise it is a library.
+    pub is_program: bool,
+    /// The known code in it that reads the counter, such as `quanta`.
+    pub families: Vec<Cow<'static, str>>,
+    /// Whether that code tests the counter all the time, as fastpath's does.
+    pub is_checked: bool,
+    /// Number of places in its code that read the counter.
+    pub places: usize,
+    /// Number of those behind which the whole counter is scaled, as for a clock.
+    pub clocks: usize,
+    /// The places at which samples of the process's CPU time were, the most frequent first.
+    pub executed: Vec<ExecutedRead>,
+    /// All places, by their addresses in the process.
+    #[serde(skip)]
+    pub(crate) mapped: Vec<(u64, CounterRead)>,
+}
+
+impl CounterReads {
+    /// Returns whether its code reads the counter as a clock: by what follows a read, or because it is known.
+    pub(crate) fn is_clock(&self) -> bool {
+        self.clocks > 0 || !self.families.is_empty()
+    }
+
+    /// Returns the number of samples at its reads.
+    pub(crate) fn samples(&self) -> u64 {
+        self.executed.iter().map(|read| read.samples).sum()
+    }
+}
+
+/// A place that reads the counter, and was executed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ExecutedRead {
+    /// Its address as the file states it, before relocation.
+    pub address: u64,
+    /// Whether the whole counter is scaled behind it, as for a clock.
+    pub is_scaled: bool,
+    /// Number of samples whose instruction pointer was at it, or at most 8 bytes behind.
+    pub samples: u64,
+}
+
+/// Running programs that read the counter as a clock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct CounterPrograms {
+    /// The programs, those first that have used most CPU time.
+    pub programs: Vec<CounterProgram>,
+    /// Number of processes that could not be examined, or not in time.
+    pub unexamined: usize,
+}
+
+/// A running program that reads the counter as a clock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct CounterProgram {
+    /// The process ID.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// The file that reads the counter: the program, or a library.
+    pub file: String,
+    /// The known code in it that reads the counter, such as `quanta`.
+    pub families: Vec<Cow<'static, str>>,
 }
 
 /// Kind of the vDSO that a process has.

@@ -3,12 +3,14 @@
 
 mod clocks;
 mod counter;
+mod counter_reads;
 mod gains;
 mod process;
 mod reads;
 mod summary;
 
 pub(super) use clocks::{counter_is_unused, slow_counter_clocks};
+pub(super) use counter_reads::places as counter_places;
 pub use gains::Gain;
 pub(super) use gains::gains;
 pub(super) use reads::{name as caller_name, worth_a_change};
@@ -125,6 +127,7 @@ pub(super) fn from_facts(facts: &Facts) -> Vec<Finding> {
     findings.extend(clocks::slow(facts));
     findings.extend(clocks::unknown(facts));
     findings.extend(counter::from_facts(facts));
+    findings.extend(counter_reads::of_host(facts));
     findings.extend(notes(facts));
     // Findings about the process that was asked about come before those about the host.
     findings.sort_by_key(|finding| {

@@ -2,7 +2,7 @@
 
 use super::facts::{Counter, Facts, Kernel, KernelLog, Machine, Process, Stated, StatedBy};
 use super::root::Root;
-use super::{Options, arch, host, kernel_log, process, rate};
+use super::{Options, arch, counter_reads, host, kernel_log, process, rate};
 use fastpath_evidence::{Drift, Evidence, Timeouts, Warp};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
@@ -105,7 +105,11 @@ pub(super) fn gather(root: &Root, options: &Options) -> Result<Facts, String> {
         here,
         process_clocks: asked.as_ref().and_then(clocks_of_its_isa),
         process: asked,
+        counter_programs: None,
     };
+    if root.is_host() && facts.process.is_none() && facts.counter.is_wrong_or_may_be() {
+        facts.counter_programs = Some(counter_reads::running(root));
+    }
     facts.counter.measured = rate_start.and_then(|start| {
         fastpath_evidence::pause(RATE_BASE.saturating_sub(started.elapsed()));
         start.rate()

@@ -7,6 +7,7 @@
 
 mod arch;
 mod causes;
+mod counter_reads;
 mod evidence;
 pub mod facts;
 mod findings;
@@ -152,7 +153,10 @@ impl Report {
             return Report::from_facts(facts, unseen);
         };
         match reads {
-            Ok(reads) => process.reads = Some(reads),
+            Ok(reads) => {
+                counter_reads::count(&mut process.counter_reads, &reads.addresses);
+                process.reads = Some(reads);
+            }
             Err(error) => unseen.push(Unseen {
                 what: "how much of its CPU time the process spends in clock reads".to_owned(),
                 source: "perf_event_open".to_owned(),

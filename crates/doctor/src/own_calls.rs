@@ -1,5 +1,5 @@
-//! Finds the clock reads that a process's own code makes by system call, with the search of `fastpath audit` in the
-//! files that the process executes.
+//! Finds the clock reads that a process's own code makes by system call, and its reads of the CPU's counter, with the
+//! search of `fastpath audit` in the files that the process executes.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -9,36 +9,46 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use fastpath_os::Mapping;
 use fastpath_tools::audit::{OnDisk, Rule};
 
-use super::facts::OwnCalls;
+use super::counter_reads;
+use super::facts::{CounterReads, OwnCalls, Process};
 use super::root::Root;
 
 /// Most bytes of files that are searched for a process: about a quarter of a second's work.
 const SEARCHED: u64 = 512 << 20;
 
-/// Returns the files with such calls, those with the most calls first.
-pub(super) fn look(root: &Root, directory: &str, program: Option<&str>, maps: &[Mapping]) -> Vec<OwnCalls> {
+/// Adds the files with such code, the program first, then those with the most places.
+pub(super) fn look(root: &Root, directory: &str, process: &mut Process, maps: &[Mapping]) {
     let mut seen = BTreeSet::new();
     let mut searched = 0;
-    let mut found = Vec::new();
     for mapping in maps {
-        // The code in a memfd does not belong to the program: it is fastpath's image, or was compiled at run time.
-        let is_file = mapping.inode != 0 && mapping.name.starts_with('/') && !mapping.name.starts_with("/memfd:");
-        if !mapping.executable || !is_file || !seen.insert((&mapping.device, mapping.inode)) {
+        if !is_code_of_file(mapping) || !seen.insert((&mapping.device, mapping.inode)) {
             continue;
         }
-        let is_program = program == Some(mapping.name.as_str());
+        let is_program = process.program.as_deref() == Some(mapping.name.as_str());
         match of_file(root, directory, mapping, maps, is_program, &mut searched) {
-            Ok(of_file) => found.extend(of_file),
+            Ok((calls, reads)) => {
+                process.own_calls.extend(calls);
+                process.counter_reads.extend(reads);
+            }
             Err(why) => root.miss(
-                "system calls in the process's own code",
+                "system calls and reads of the counter in the process's own code",
                 &mapping.name,
                 &why,
                 "run `fastpath audit FILE` as a user who may read it",
             ),
         }
     }
-    found.sort_by_key(|own: &OwnCalls| (!own.is_program, std::cmp::Reverse(own.places)));
-    found
+    let calls = &mut process.own_calls;
+    calls.sort_by_key(|own| (!own.is_program, std::cmp::Reverse(own.places)));
+    let reads = &mut process.counter_reads;
+    reads.sort_by_key(|file| (!file.is_program, std::cmp::Reverse(file.places)));
+}
+
+/// Returns whether the code of a file is mapped there. The code in a memfd does not belong to the program: it is
+/// fastpath's image, or was compiled at run time.
+pub(super) fn is_code_of_file(mapping: &Mapping) -> bool {
+    let is_file = mapping.inode != 0 && mapping.name.starts_with('/') && !mapping.name.starts_with("/memfd:");
+    mapping.executable && is_file
 }
 
 fn of_file(
@@ -48,7 +58,7 @@ fn of_file(
     maps: &[Mapping],
     is_program: bool,
     searched: &mut u64,
-) -> Result<Vec<OwnCalls>, String> {
+) -> Result<(Vec<OwnCalls>, Option<CounterReads>), String> {
     let (file, length) = open(root, directory, mapping, is_program).map_err(|error| error.to_string())?;
     *searched += length;
     if *searched > SEARCHED {
@@ -57,8 +67,9 @@ fn of_file(
     let Some(judged) =
         fastpath_tools::audit::judge(&OnDisk::new(file.try_clone().map_err(|e| e.to_string())?, length))?
     else {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), None));
     };
+    let reads = counter_reads::of_file(&judged, mapping, maps, is_program);
     let counts = |rule: Rule| matches!(rule, Rule::OwnSystemCall | Rule::Vsyscall | Rule::Libc);
     let findings = judged.findings.into_iter().filter(|found| counts(found.rule));
     let findings: Vec<_> = findings.collect();
@@ -66,7 +77,7 @@ fn of_file(
         true => None,
         false => Rescue::analyse(root, directory, mapping, maps, &file, length),
     };
-    Ok(findings
+    let calls = findings
         .into_iter()
         .map(|found| {
             let calls: BTreeSet<_> = found
@@ -84,7 +95,8 @@ fn of_file(
                 rescued: rescue.as_ref().map_or(0, |rescue| rescue.rescued),
             }
         })
-        .collect())
+        .collect();
+    Ok((calls, reads))
 }
 
 /// What `--rescue` can do, or has done, for the places in a file.
@@ -132,7 +144,7 @@ impl Rescue {
 
 /// Opens a mapped file: through its mapping, which requires CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE, or by its name.
 /// The name may refer to another file by now; a file that could block this process is not opened.
-fn open(root: &Root, directory: &str, mapping: &Mapping, is_program: bool) -> io::Result<(File, u64)> {
+pub(super) fn open(root: &Root, directory: &str, mapping: &Mapping, is_program: bool) -> io::Result<(File, u64)> {
     let mapped = format!("{directory}/map_files/{:x}-{:x}", mapping.start, mapping.end);
     let named = if is_program {
         format!("{directory}/exe")

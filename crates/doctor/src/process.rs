@@ -114,7 +114,7 @@ fn look_at_memory(root: &Root, directory: &str, pid: &str, process: &mut Process
     let library = |mapping: &Mapping| library(root, directory, &mapping.name);
     process.libc = maps.iter().find_map(library).or(process.libc.take());
     if pid != "self" {
-        process.own_calls = own_calls::look(root, directory, process.program.as_deref(), &maps);
+        own_calls::look(root, directory, process, &maps);
     }
     process.java = maps.iter().find_map(|mapping| java(root, directory, &mapping.name));
 }

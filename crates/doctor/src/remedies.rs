@@ -61,10 +61,22 @@ fn remedy(id: &'static str, when: When, does: impl Into<String>, price: impl Int
 
 /// The remedies of a finding, by the findings' identifiers.
 type Helps = fn(&Facts, &[Finding]) -> Vec<Remedy>;
-const BY_FINDING: [(&[&str], Helps); 11] = [
+const BY_FINDING: [(&[&str], Helps); 12] = [
     (&["counter-unused"], |facts, _| counter_unused(facts)),
     (&["process-reads"], |facts, _| {
         read_less_often(facts).into_iter().collect()
+    }),
+    (&["process-reads-counter"], |_, findings| {
+        let is_wrong = |finding: &Finding| finding.id == "process-reads-counter" && finding.severity == Severity::Wrong;
+        let read_the_clock = || {
+            remedy(
+                "read-the-clock",
+                When::Permanent,
+                "have the program read CLOCK_MONOTONIC, or fastpath's clock for programs (fastpath-clock.h), instead of the counter",
+                "a change of the program, or of how it is built or configured; fastpath changes no code that reads the counter",
+            )
+        };
+        findings.iter().any(is_wrong).then(read_the_clock).into_iter().collect()
     }),
     (&["no-vdso", "process-without-vdso"], |facts, _| no_vdso(facts)),
     (&["clock-not-in-vdso", "function-not-in-vdso"], |facts, _| {

@@ -127,6 +127,7 @@ pub(super) fn healthy() -> Facts {
         here: own_process(),
         process: None,
         process_clocks: None,
+        counter_programs: None,
     }
 }
 

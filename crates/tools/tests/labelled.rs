@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fastpath_image::Isa;
-use fastpath_tools::audit::{Options, Progress, audit};
+use fastpath_tools::audit::{Options, Progress, Rule, audit};
 
 /// The rules that must be found; may be empty.
 type Label = &'static [&'static str];
@@ -228,6 +228,30 @@ fn programs_of_this_machines_compilers_are_judged_rightly() {
             check(Path::new(&found), CLEAN);
         }
     }
+}
+
+#[test]
+fn a_note_on_the_counter_names_the_known_code_in_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("program");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O2", "-DAS_CLOCK", "crates/tools/tests/labelled/counter.c", "-o"]);
+    if output(compiler.arg(&file)).is_none() {
+        return skip("cc builds nothing here");
+    }
+    let said = || {
+        let report = audit(std::slice::from_ref(&file), &Options::default(), &Progress::default());
+        let notes = report
+            .findings
+            .iter()
+            .filter(|finding| finding.rule == Rule::CounterAsClock);
+        notes.map(|note| note.names_family()).collect::<Vec<_>>()
+    };
+    assert_eq!(said(), [None]);
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes.extend_from_slice(b"/root/.cargo/registry/src/index/quanta-0.12.6/src/lib.rs");
+    std::fs::write(&file, bytes).unwrap();
+    assert_eq!(said(), [Some("It contains quanta.".to_owned())]);
 }
 
 /// Go looks for the vDSO itself, since Go 1.11 on all four.

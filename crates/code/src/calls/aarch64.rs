@@ -2,7 +2,7 @@
 
 use fastpath_image::Isa;
 
-use super::{CounterRead, Found, Piece, find_words, word};
+use super::{Found, Piece, find_words, word};
 
 /// Largest number of instructions to look back, and forward.
 const BEFORE: usize = 32;
@@ -12,10 +12,7 @@ pub(super) fn find(piece: &Piece<'_>, address: u64, found: &mut Found) {
     let skipped = address.wrapping_neg() as usize % 4;
     for at in (skipped..piece.own.end).step_by(4).filter(|at| piece.own.contains(at)) {
         if word(piece.bytes, at).is_some_and(is_counter_read) {
-            found.add_counter_read(CounterRead {
-                address: address.wrapping_add(at as u64),
-                is_scaled: is_scaled(piece.bytes, at + 4),
-            });
+            found.add_counter_read(address.wrapping_add(at as u64), is_scaled(piece.bytes, at + 4));
         }
     }
 }

@@ -92,6 +92,8 @@ fn call_of(isa: Isa, number: u64) -> Option<Call> {
 pub struct CounterRead {
     /// Its address as the file states it, before relocation.
     pub address: u64,
+    /// Its place in the file.
+    pub offset: u64,
     /// Whether the straight line of code behind it scales all 64 bits, by a product of twice the width or of floating
     /// point, as for a time. Counts of cycles, bounds of loops and seeds are not scaled.
     pub is_scaled: bool,
@@ -119,9 +121,13 @@ impl Found {
         }
     }
 
-    fn add_counter_read(&mut self, read: CounterRead) {
+    fn add_counter_read(&mut self, address: u64, is_scaled: bool) {
         if self.counter_reads.len() < MOST_SITES {
-            self.counter_reads.push(read);
+            self.counter_reads.push(CounterRead {
+                address,
+                offset: 0,
+                is_scaled,
+            });
         }
     }
 
@@ -190,6 +196,7 @@ pub fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::R
     };
     let mut found = Found::default();
     for part in code {
+        let before = found.counter_reads.len();
         bytes::in_pieces(bytes, part.offset, part.size, around, |piece| {
             let address = part.address.wrapping_add(piece.offset);
             match isa {
@@ -201,6 +208,9 @@ pub fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::R
                 }
             }
         })?;
+        for read in &mut found.counter_reads[before..] {
+            read.offset = part.offset + (read.address - part.address);
+        }
     }
     found.sites.sort_unstable_by_key(|site| site.address);
     found.sites.dedup();

@@ -11,7 +11,7 @@ use iced_x86::{
 };
 use memchr::memmem;
 
-use super::{By, Call, CounterRead, Found, Piece, Site, call_of, majority};
+use super::{By, Call, Found, Piece, Site, call_of, majority};
 
 /// Bytes before a system call in which to look for its number. Compilers put it within about ten.
 const BEFORE: usize = 96;
@@ -36,10 +36,8 @@ pub(super) fn find(isa: Isa, piece: &Piece<'_>, address: u64, found: &mut Found)
     for needle in COUNTER_READS {
         for at in own_of(piece, needle) {
             if found.is_affordable() && is_instruction(isa, piece.bytes, at) {
-                found.add_counter_read(CounterRead {
-                    address: address.wrapping_add(at as u64),
-                    is_scaled: isa == Isa::X86_64 && is_scaled(piece.bytes, at + needle.len()),
-                });
+                let is_scaled = isa == Isa::X86_64 && is_scaled(piece.bytes, at + needle.len());
+                found.add_counter_read(address.wrapping_add(at as u64), is_scaled);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Facts about this process, and about the one that was asked about.
 
 use super::super::facts::{Process, VdsoKind};
+use super::super::findings;
 use super::{Add, Line, Mark, line};
 use fastpath_evidence::Residuals;
 
@@ -25,6 +26,19 @@ pub(super) fn from_facts(section: &'static str, process: &Process) -> Vec<Line> 
     of_program(process, &file, &mut add);
     of_vdso(process, &file, &mut add);
     of_restrictions(process, &file, &mut add);
+    for reads in &process.counter_reads {
+        let checked = if reads.is_checked {
+            ", which test it all the time"
+        } else {
+            ""
+        };
+        let executed = match (&process.reads, reads.samples()) {
+            (None, _) => String::new(),
+            (Some(all), samples) => format!("; {samples} of {} samples at one", all.samples),
+        };
+        let shows = format!("{}{checked}{executed}", findings::counter_places(reads));
+        add("counter reads", Mark::Info, shows, &reads.file);
+    }
     lines
 }
 

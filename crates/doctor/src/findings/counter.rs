@@ -8,7 +8,7 @@ use fastpath_evidence::counter::Features;
 use fastpath_evidence::{Drift, Warp};
 
 /// Cost above which a counter read is reported. It costs 5 to 30 ns, but microseconds if a hypervisor traps it.
-const EXPENSIVE_COUNTER_NS: f64 = 100.0;
+pub(super) const EXPENSIVE_COUNTER_NS: f64 = 100.0;
 
 pub(super) fn from_facts(facts: &Facts) -> Vec<Finding> {
     let counter = &facts.counter;

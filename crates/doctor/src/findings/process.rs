@@ -3,7 +3,7 @@
 use super::super::facts::{Facts, OwnCalls, Process, VdsoKind};
 use super::super::words::{clock_names, costs, nanoseconds};
 use super::clocks::slow_counter_clocks;
-use super::{Finding, Severity, finding, reads};
+use super::{Finding, Severity, counter_reads, finding, reads};
 use fastpath_measure::clocks::{Clock, Kind};
 use fastpath_measure::probe::ClockReport;
 use fastpath_measure::verdict::Verdict as Judged;
@@ -59,6 +59,7 @@ pub(super) fn from_facts(process: &Process, facts: &Facts) -> Vec<Finding> {
     findings.extend(process.own_calls.iter().map(|own| of_own_calls(own, process, facts)));
     findings.extend(of_other_isa(process, facts));
     findings.extend(reads::find(process, facts));
+    findings.extend(counter_reads::of_process(process, facts));
     if process
         .time_namespace
         .as_ref()

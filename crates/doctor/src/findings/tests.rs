@@ -1,6 +1,7 @@
 //! Verdicts on hosts and processes of the field (`samples.rs`).
 
-use super::super::facts::{OwnCalls, PageFacts, Stated};
+use super::super::facts::{CounterProgram, CounterPrograms, CounterReads, ExecutedRead};
+use super::super::facts::{OwnCalls, PageFacts, Reads, Stated};
 use super::super::facts::{Process, StatedBy, VdsoKind};
 use super::super::{Report, samples};
 use super::*;
@@ -15,6 +16,7 @@ fn report(facts: Facts) -> Report {
     let of_host = Facts {
         process: None,
         process_clocks: None,
+        counter_programs: None,
         ..facts.clone()
     };
     let of_host = Report::from_facts(of_host, Vec::new());
@@ -358,6 +360,81 @@ fn a_process_on_the_kernels_path_is_as_well_as_its_host() {
     let gain = slow.gains.iter().find(|gain| gain.clock == Clock::MONOTONIC).unwrap();
     assert_eq!((gain.now_ns, gain.under_fastpath_ns), (1100.0, 21.6));
     assert!(of(samples::healthy()).gains.is_empty());
+}
+
+#[test]
+fn a_process_that_reads_the_counter_as_a_clock_is_wrong_where_the_cpus_differ_and_it_executes_the_read() {
+    let with = |mut facts: Facts, samples: u64| {
+        let executed = ExecutedRead {
+            address: 0x1040,
+            is_scaled: true,
+            samples,
+        };
+        facts.process = Some(Process {
+            counter_reads: vec![CounterReads {
+                file: "/opt/file".to_owned(),
+                families: vec!["quanta".into()],
+                places: 5,
+                clocks: 3,
+                executed: if samples == 0 { Vec::new() } else { vec![executed] },
+                ..CounterReads::default()
+            }],
+            reads: Some(Reads {
+                samples: 600,
+                ..Reads::default()
+            }),
+            ..samples::process()
+        });
+        report(facts)
+    };
+    let because = |report: &Report| -> Vec<String> {
+        let found = finding(report, "process-reads-counter");
+        found.because.iter().map(|one| one.says.clone()).collect()
+    };
+    let fine = with(samples::healthy(), 300);
+    assert_eq!(fine.verdict, Verdict::Healthy);
+    let found = finding(&fine, "process-reads-counter");
+    assert!(found.says.contains("300 of 600 samples"), "{}", found.says);
+    assert!(found.proofs[0].shows.contains("contains quanta"), "{found:?}");
+    assert!(because(&fine)[0].contains("no harm"), "{fine:?}");
+    let mut guest = samples::healthy();
+    guest.machine.hypervisor = Some("KVM".to_owned());
+    assert!(because(&with(guest, 300))[1].contains("may jump"));
+    let mut apart = samples::hpet();
+    apart.counter.evidence.warp = Some(samples::warped());
+    let wrong = with(apart.clone(), 300);
+    assert_eq!(wrong.verdict, Verdict::Wrong);
+    assert!(because(&wrong)[0].contains("differ by 38913 ns"), "{wrong:?}");
+    assert!(wrong.remedies.iter().any(|remedy| remedy.id == "read-the-clock"));
+    assert_ne!(with(apart, 0).verdict, Verdict::Wrong, "not executed");
+    let mut trapped = samples::healthy();
+    trapped.counter.read_ns = Some(1400.0);
+    assert!(because(&with(trapped, 300))[0].contains("traps here, and costs 1400 ns"));
+}
+
+#[test]
+fn a_host_whose_counters_differ_names_the_programs_that_read_them() {
+    let mut facts = samples::hpet();
+    facts.counter.evidence.warp = Some(samples::warped());
+    let program = |pid| CounterProgram {
+        pid,
+        name: "server".to_owned(),
+        families: vec!["DPDK".into()],
+        ..CounterProgram::default()
+    };
+    facts.counter_programs = Some(CounterPrograms {
+        programs: (1..=7).map(program).collect(),
+        unexamined: 4,
+    });
+    let report = report(facts);
+    let found = finding(&report, "counter-programs");
+    assert!(found.says.contains("wrong, not slow"), "{}", found.says);
+    assert!(
+        found.says.contains("server (1, DPDK), ") && found.says.contains("2 others"),
+        "{}",
+        found.says
+    );
+    assert!(found.because[0].says.starts_with("4 processes"), "{found:?}");
 }
 
 fn with_own_calls(is_program: bool, rule: &'static str) -> Facts {

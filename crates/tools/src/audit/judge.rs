@@ -4,6 +4,7 @@ use crate::audit::bytes::Bytes;
 use crate::audit::calls::{self, By, CounterRead, Site};
 use crate::audit::elf::{self, Elf, Kind};
 use crate::audit::facts::{self, Facts, Runtime};
+use crate::audit::families;
 use crate::audit::report::{Finding, Place, Program};
 use crate::audit::rules::{Level, Rule};
 
@@ -15,6 +16,8 @@ const SHOWN_SITES: usize = 16;
 pub struct Judged {
     pub program: Program,
     pub findings: Vec<Finding>,
+    /// The reads of the counter that the findings are about, lowest address first.
+    pub counter_reads: Vec<CounterRead>,
 }
 
 impl Judged {
@@ -25,7 +28,8 @@ impl Judged {
             .findings
             .iter()
             .map(|finding| size_of::<Finding>() + sites(finding));
-        size_of::<Judged>() + findings.sum::<usize>()
+        let reads = self.counter_reads.capacity() * size_of::<CounterRead>();
+        size_of::<Judged>() + findings.sum::<usize>() + reads
     }
 }
 
@@ -61,8 +65,30 @@ pub fn judge<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Judged>, String> {
         looks_for_vdso: facts.lookups,
         system_calls: found.sites.len(),
     };
-    let findings = findings(&elf, &facts, &found.sites, &found.counter_reads);
-    Ok(Some(Judged { program, findings }))
+    let counter_reads = counter_reads(&elf, &facts, found.counter_reads);
+    let mut findings = findings(&elf, &facts, &found.sites, &counter_reads);
+    if !counter_reads.is_empty() {
+        let families = families::find(bytes).map_err(unreadable)?;
+        let of_reads = findings.iter_mut().filter(|finding| finding.rule.is_about_counter());
+        of_reads.for_each(|finding| finding.families.clone_from(&families));
+    }
+    Ok(Some(Judged {
+        program,
+        findings,
+        counter_reads,
+    }))
+}
+
+/// Returns the reads of the counter that are worth a note.
+fn counter_reads(elf: &Elf, facts: &Facts, mut reads: Vec<CounterRead>) -> Vec<CounterRead> {
+    let sections = &elf.code_sections;
+    let is_code = |at: u64| sections.is_empty() || sections.iter().any(|section| section.contains(&at));
+    let is_glibc = facts.runtime.as_ref().is_some_and(|runtime| runtime.name == "glibc");
+    // Go and glibc read the counter for profiles, for the statistics of their start and while a lock is busy.
+    let are_of_runtime = elf.go.is_some() || (elf.kind == Kind::StaticProgram && is_glibc);
+    let is_harmless = |read: &CounterRead| elf.is_of_shared_glibc || (are_of_runtime && !read.is_scaled);
+    reads.retain(|read| is_code(read.address) && !is_harmless(read));
+    reads
 }
 
 fn findings(elf: &Elf, facts: &Facts, sites: &[Site], counter_reads: &[CounterRead]) -> Vec<Finding> {
@@ -112,16 +138,10 @@ fn findings(elf: &Elf, facts: &Facts, sites: &[Site], counter_reads: &[CounterRe
     if !vsyscalls.is_empty() {
         add(Rule::Vsyscall, Rule::Vsyscall.level(), vsyscalls);
     }
-    let sections = &elf.code_sections;
-    let is_code = |at: u64| sections.is_empty() || sections.iter().any(|section| section.contains(&at));
-    let reads = counter_reads.iter().filter(|read| is_code(read.address));
-    let (scaled, mut others): (Vec<&CounterRead>, Vec<&CounterRead>) = reads.partition(|read| read.is_scaled);
-    // Go and glibc read the counter for profiles, for the statistics of their start and while a lock is busy.
-    if elf.go.is_some() || (elf.kind == Kind::StaticProgram && is("glibc")) {
-        others.clear();
-    }
+    let (scaled, others): (Vec<&CounterRead>, Vec<&CounterRead>) =
+        counter_reads.iter().partition(|read| read.is_scaled);
     for (rule, reads) in [(Rule::CounterAsClock, scaled), (Rule::Counter, others)] {
-        if !reads.is_empty() && !elf.is_of_shared_glibc {
+        if !reads.is_empty() {
             add(rule, rule.level(), reads.into_iter().map(Place::from).collect());
         }
     }
@@ -144,6 +164,7 @@ fn finding(elf: &Elf, runtime: Option<&Runtime>, rule: Rule, level: Level, mut s
         help: rule.help(),
         sites,
         site_count: count,
+        families: Vec::new(),
         rescuable: None,
     }
 }

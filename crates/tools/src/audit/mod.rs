@@ -6,6 +6,7 @@
 
 mod archive;
 mod facts;
+mod families;
 mod judge;
 mod layers;
 mod report;
@@ -16,6 +17,8 @@ mod walk;
 use fastpath_code::{bytes, calls, elf};
 
 pub use facts::{Lookups, Runtime};
+pub use families::Family;
+pub use fastpath_code::calls::CounterRead;
 pub use fastpath_code::elf::Kind;
 pub use fastpath_code::{By, Bytes, Call, OnDisk};
 pub use judge::{Judged, judge};

@@ -5,6 +5,7 @@ use serde::Serialize;
 use crate::audit::calls::{By, Call, CounterRead, Site};
 use crate::audit::elf::Kind;
 use crate::audit::facts::{Lookups, Runtime};
+use crate::audit::families::Family;
 use crate::audit::rules::{Level, Rule};
 
 /// What the code does at a place.
@@ -80,6 +81,9 @@ pub struct Finding {
     pub sites: Vec<Place>,
     /// Number of all sites.
     pub site_count: usize,
+    /// The known code that the file contains and that reads the counter, for findings about such reads.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub families: Vec<&'static Family>,
     /// Number of sites that `fastpath run --rescue` redirects, where there are any. Determined for files that are not in
     /// an archive.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -149,6 +153,20 @@ pub struct Report {
     pub unjudged: Vec<Unjudged>,
     /// Requested paths that do not exist or may not be read.
     pub missing: Vec<Unjudged>,
+}
+
+impl Finding {
+    /// Returns the sentence that names the known code which reads the counter, if there is any.
+    pub fn names_family(&self) -> Option<String> {
+        let names: Vec<&str> = self.families.iter().map(|family| family.name).collect();
+        let is_checked = self.families.iter().any(|family| family.is_checked);
+        let checked = if is_checked {
+            ", which tests the counter all the time"
+        } else {
+            ""
+        };
+        (!names.is_empty()).then(|| format!("It contains {}{checked}.", names.join(", ")))
+    }
 }
 
 impl Report {

@@ -73,6 +73,11 @@ impl Rule {
         }
     }
 
+    /// Returns whether it is about reads of the CPU's counter.
+    pub fn is_about_counter(self) -> bool {
+        matches!(self, Rule::CounterAsClock | Rule::Counter)
+    }
+
     /// Returns the statement of the finding.
     pub fn says(self) -> &'static str {
         match self {

@@ -71,10 +71,15 @@ fn result(finding: &Finding) -> Value {
         "ruleId": finding.rule.id(),
         "ruleIndex": index,
         "level": level,
-        "message": { "text": format!("{}. To fix it: {}.", finding.says, finding.help) },
+        "message": { "text": message(finding) },
         "locations": locations,
         "partialFingerprints": { "file/v1": format!("{}:{}", finding.rule.id(), finding.path) },
     })
+}
+
+fn message(finding: &Finding) -> String {
+    let family = finding.names_family().map_or_else(String::new, |says| says + " ");
+    format!("{}. {family}To fix it: {}.", finding.says, finding.help)
 }
 
 /// Returns the URI of a path: everything but unreserved characters and slashes is escaped (RFC 3986).

@@ -47,6 +47,9 @@ pub struct Reads {
     pub unsampled_threads: usize,
     /// The callers, the most frequent first.
     pub callers: Vec<ReadCaller>,
+    /// The samples' addresses in user space.
+    #[serde(skip)]
+    pub addresses: Vec<u64>,
 }
 
 impl Reads {
@@ -140,6 +143,7 @@ pub fn reads(pid: u32, duration: Duration) -> io::Result<Reads> {
         includes_kernel,
         unsampled_threads: threads.len() - samplers.len().min(threads.len()),
         callers,
+        addresses: samples.iter().map(|read| read.sample.site.ip).collect(),
     })
 }
 
