@@ -41,6 +41,7 @@ class Load:
 class Counter:
     value: object
     aux: object  # IA32_TSC_AUX, of RDTSCP
+    is_ordered: bool = False  # waits for earlier loads and branches by itself
 
 
 @dataclasses.dataclass
@@ -394,7 +395,7 @@ class Executor:
         return self.operate(state, operations, 1, Bytes(), state.pc + size)
 
     def call_contract(self, state, name):
-        internal = not name.startswith("fp_call_")
+        internal = not name.startswith(("fp_call_", "kernel_", "seat_"))
         call = self.contracts[name](self, state, lambda index: self.argument(state, index, internal))
         state.log.append(call)
         for register in self.isa.scratch:
@@ -421,11 +422,11 @@ class Executor:
             for register, value in zip(("AX", "DX", "CX"), (low, high, None if aux is None else wide(aux))):
                 if value is not None:
                     self.set(state, ("R" if word == 8 else "E") + register, value)
-            state.log.append(Counter(counter, aux))
-        elif name == "cntvct":
+            state.log.append(Counter(counter, aux, name == "rdtscp"))
+        elif name in ("cntvct", "cntvctss"):
             if code[0] & 31 != 31:
                 self.set(state, f"x{code[0] & 31}", counter)
-            state.log.append(Counter(counter, None))
+            state.log.append(Counter(counter, None, name == "cntvctss"))
         elif name == "mrrc":
             self.set(state, f"r{code[1] >> 4}", low)
             self.set(state, f"r{code[2] & 15}", high)
@@ -541,16 +542,16 @@ class Executor:
                 return self.go(state, read(inputs[0]))
             if code == Op.STORE:
                 self.store(state, read(inputs[1]), inputs[2].size, read(inputs[2]))
-            elif code == Op.CALLOTHER:
-                name = inputs[0].getUserDefinedOpName()
-                if name not in ("setISAMode", "Hint_BTI"):
-                    raise Refuted(f"{name} at {state.pc - self.image.base:#x}")
             elif code != Op.IMARK:
                 if code == Op.LOAD:
                     value = self.load(state, self.one_address(state, read(inputs[1]), operations, i, unique, following), out.size)
+                elif code == Op.CALLOTHER:
+                    value = self.call_other(state, out, inputs, [read(each) for each in inputs])
                 else:
-                    value = compute(self.isa, code, out, inputs, [read(each) for each in inputs])
-                if out.space.name == "register":
+                    value = self.compute(code, out, inputs, [read(each) for each in inputs])
+                if out is None:
+                    pass
+                elif out.space.name == "register":
                     state.registers.write(out.offset, out.size, value)
                 elif out.space.name == "unique":
                     unique.write(out.offset, out.size, value)
@@ -559,6 +560,14 @@ class Executor:
             i += 1
         state.pc = following
         return state
+
+    def compute(self, code, out, inputs, values):
+        return compute(self.isa, code, out, inputs, values)
+
+    def call_other(self, state, out, inputs, values):
+        name = inputs[0].getUserDefinedOpName()
+        if name not in ("setISAMode", "Hint_BTI"):
+            raise Refuted(f"{name} at {state.pc - self.image.base:#x}")
 
     def fork(self, state, condition, operations, i, unique, following):
         other = state.copy()
@@ -676,7 +685,7 @@ def apply(isa, code, bits, x, y=None):
             zeros = z3.If(z3.Extract(i, i, x) == 1, z3.BitVecVal(x.size() - 1 - i, bits), zeros)
         return zeros
     if code == Op.POPCOUNT:
-        return fresh("parity", bits)
+        return z3.Function(f"population{x.size()}", x.sort(), z3.BitVecSort(bits))(x)
     raise Refuted(f"{code} has no meaning here")
 
 

@@ -112,6 +112,7 @@ ISAS = {
                 (0xFFFFFFFF, 0xD50339BF, "dmb ishld"),
                 (0xFFFFFFFF, 0xD5033BBF, "dmb ish"),
                 (0xFFFFFFE0, 0xD53BE040, "cntvct"),
+                (0xFFFFFFE0, 0xD53BE0C0, "cntvctss"),
                 (0xFFFFFFFF, 0xD4000001, "system call"),
             ),
         ),
