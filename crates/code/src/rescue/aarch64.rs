@@ -230,6 +230,7 @@ mod tests {
             functions: std::iter::once(0x1000..0x1008).collect(),
             labels: Vec::new(),
             objects: Vec::new(),
+            data_sections: Vec::new(),
             relocated: Vec::new(),
             global_offsets: None,
             entry: 0x1000,

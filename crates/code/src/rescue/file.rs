@@ -2,7 +2,8 @@
 
 use fastpath_isa::Isa;
 use object::elf::{
-    self, FileHeader32, FileHeader64, PF_X, PT_LOAD, SHT_REL, SHT_RELA, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE,
+    self, FileHeader32, FileHeader64, PF_X, PT_LOAD, SHF_ALLOC, SHF_EXECINSTR, SHT_REL, SHT_RELA, STT_FUNC,
+    STT_GNU_IFUNC, STT_NOTYPE,
 };
 use object::read::elf::{ElfFile, FileHeader, ProgramHeader, Rel, Rela, SectionHeader, Sym};
 use object::{Endianness, Object, ObjectSection};
@@ -41,6 +42,8 @@ pub(crate) struct File<'f> {
     pub labels: Vec<u64>,
     /// Addresses of data, which may lie between functions.
     pub objects: Vec<u64>,
+    /// Where sections without code are. A linker may put them beside code, and code may take their addresses.
+    pub data_sections: Vec<std::ops::Range<u64>>,
     /// Addresses of words that relocations change.
     pub relocated: Vec<u64>,
     /// Address of the global offset table. i386's code states addresses relative to it.
@@ -98,6 +101,7 @@ impl<'f> File<'f> {
             functions: Vec::new(),
             labels: Vec::new(),
             objects: Vec::new(),
+            data_sections: data_sections(elf),
             relocated: Vec::new(),
             global_offsets: elf
                 .section_by_name(".got.plt")
@@ -220,4 +224,17 @@ impl<'f> File<'f> {
             u64::from_le_bytes(word)
         }));
     }
+}
+
+/// Returns where the loaded sections are that have no code.
+fn data_sections<E: FileHeader<Endian = Endianness>>(elf: &ElfFile<'_, E>) -> Vec<std::ops::Range<u64>> {
+    let endian = elf.endian();
+    let flags = u64::from(SHF_ALLOC | SHF_EXECINSTR);
+    let sections = elf.elf_section_table().iter();
+    let data = sections.filter(|section| section.sh_flags(endian).into() & flags == u64::from(SHF_ALLOC));
+    data.map(|section| {
+        let start = section.sh_addr(endian).into();
+        start..start.saturating_add(section.sh_size(endian).into())
+    })
+    .collect()
 }

@@ -126,7 +126,10 @@ pub(crate) fn find(file: &File<'_>, flow: &Flow, address: u64, by: By, keeps_fir
         // The address is that of the constant.
         By::Vsyscall => Some((part, flow.previous((part, offset))?)),
     };
-    let place = file.place(address).and_then(begins).ok_or(Reason::NotReached)?;
+    // What code takes the address of is decoded, too, and may be data.
+    let is_data = file.data_sections.iter().any(|section| section.contains(&address));
+    let place = file.place(address).filter(|_| !is_data);
+    let place = place.and_then(begins).ok_or(Reason::NotReached)?;
     let search = Search { file, flow, place };
     if by == By::SystemCall && !search.is_usual() {
         return Err(Reason::OtherCall);

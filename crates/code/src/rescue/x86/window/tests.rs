@@ -37,6 +37,7 @@ fn window_of(
         functions: vec![at..at + code.len() as u64],
         labels: Vec::new(),
         objects: Vec::new(),
+        data_sections: Vec::new(),
         relocated: Vec::new(),
         global_offsets: None,
         entry: at,
@@ -57,6 +58,18 @@ fn the_load_of_the_number_right_before_the_call_is_replaced() {
         (found.kind, found.address, &*found.bytes),
         (Kind::Before, 0x40_0000, CLOCK_GETTIME)
     );
+}
+
+#[test]
+fn bytes_of_data_beside_code_are_no_call_though_code_takes_their_address() {
+    let in_data = |data: std::ops::Range<u64>| {
+        window_at(0x40_0000, &[CLOCK_GETTIME], &[RET], |file| {
+            file.labels.push(0x40_0000);
+            file.data_sections = vec![data.clone()];
+        })
+    };
+    assert_eq!(in_data(0x40_0000..0x40_0007), Err(Reason::NotReached));
+    assert!(in_data(0x40_0007..0x40_0010).is_ok());
 }
 
 #[test]
@@ -252,6 +265,7 @@ fn a_load_of_a_vsyscall_is_replaced_in_its_constant() {
         functions: vec![0x40_0000..0x40_000a],
         labels: Vec::new(),
         objects: Vec::new(),
+        data_sections: Vec::new(),
         relocated: Vec::new(),
         global_offsets: None,
         entry: 0x40_0000,
@@ -309,6 +323,7 @@ fn kept(before: &[&[u8]], behind: &[&[u8]], landing: Option<usize>) -> Result<Wi
         functions: vec![0x40_0000..end],
         labels: landing.map(|offset| 0x40_0000 + offset as u64).into_iter().collect(),
         objects: Vec::new(),
+        data_sections: Vec::new(),
         relocated: Vec::new(),
         global_offsets: None,
         entry: 0x40_0000,
