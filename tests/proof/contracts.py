@@ -10,12 +10,15 @@ from executor import USEC_FACTOR, Again, Barrier, Bytes, Call, Counter, Executor
 SECOND = 10**9
 FLOOR_LIMIT = 1 << 29
 NO_FLOOR = -(1 << 31)
+ENOSYS = 38
 HRES, RAW, ANCHOR = 128, 384, 128  # struct fp_page
 REALTIME = 0
 # By clock id: the latch, and the index of the base.
 CLOCKS = {0: (HRES, 0), 1: (HRES, 1), 7: (HRES, 2), 11: (HRES, 3), 4: (RAW, 0)}
 COARSE = (5, 6)
-FLAGS, OFFSETS_FLAG, ONE_CPU_FLAG, SEGMENT_FLAG = 24, 4, 2, 1
+HRES_RESOLUTION, COARSE_RESOLUTION, FLAGS, CPU, NODE = 16, 20, 24, 28, 32
+OFFSETS_FLAG, ONE_CPU_FLAG, SEGMENT_FLAG = 4, 2, 1
+CPU_SEGMENT = 0x7B
 OFFSETS_LOW, OFFSETS_HIGH = 896, 2944
 
 
@@ -439,12 +442,104 @@ def prove_kernel_calls(image):
     for function in [each for each in KERNELS if f"fp_call_{each}" in image.symbols]:
         pointers = {"to": 16}
         arguments = ["to", first] if function == "gettimeofday" else [first, "to"]
-        executor, paths = run(image, f"fp_call_{function}", arguments, pointers)
+        # For a null pointer, an old kernel reads the clock, too.
+        conditions = [z3.BitVec("to", 32) != 0] if image.isa.word == 4 else ()
+        executor, paths = run(image, f"fp_call_{function}", arguments, pointers, conditions=conditions)
         expected = [executor.pointers[each][0] if isinstance(each, str) else each for each in arguments]
         has_kernels = f"kernel_{function}" in image.symbols
         for path in paths:
+            if function == "clock_gettime64" and len(path.calls) == 2:
+                count(kinds, prove_old_kernel(path, first))
+                continue
             pass_on(path, f"fp_call_{function}" if has_kernels else image.isa.numbers[function], *expected)
             count(kinds, "kernel's functions" if has_kernels else "system calls")
+    return kinds
+
+
+def prove_old_kernel(path, identity):
+    """A kernel without clock_gettime64 is asked for 32 bits."""
+    new, old = path.calls
+    result = z3.Extract(31, 0, old.result)
+    path.need("there is no such call", new.result == -ENOSYS)
+    path.need("the clock id is passed on", vector(old.arguments[0], 4) == identity)
+    path.need("the result is passed on", path.result == result)
+    if (new.name, old.name) != (path.isa.numbers["clock_gettime64"], "fp_call_clock_gettime"):
+        raise Refuted(f"calls {new.name} and {old.name}")
+    if not path.proves(result != 0):
+        path.need("the kernel answered", result == 0)
+        path.need_time("to", 8, *[z3.SignExt(32, each) for each in old.out])
+    return "old kernel"
+
+
+def prove_clock_getres(image):
+    """The page's resolution of the clock, if it has one, else the kernel's."""
+    word, kinds = image.isa.word, {}
+    name = image.isa.prefix + "clock_getres"
+    needs_pad(image, name)
+    identity = z3.BitVec("any_clock", 32)
+    executor, paths = run(image, name, [identity, "res"], {"res": 2 * word}, optional=("res",))
+    res = executor.pointers["res"][0]
+    is_hres, is_coarse = (z3.Or([identity == each for each in clocks]) for clocks in (CLOCKS, COARSE))
+    for path in paths:
+        last = path.loads[-1] if path.loads else None
+        is_of_clock = last and {HRES_RESOLUTION: is_hres, COARSE_RESOLUTION: is_coarse}.get(last.at, z3.BoolVal(False))
+        if path.calls:
+            pass_on(path, "fp_call_clock_getres", identity, res)
+            path.need("a reason to ask", z3.And(is_of_clock, last.value == 0) if path.loads else z3.Not(z3.Or(is_hres, is_coarse)))
+            count(kinds, "kernel")
+            continue
+        if not last:
+            raise Refuted("the page is not read")
+        path.need("a resolution of the clock", z3.And(is_of_clock, last.value != 0, path.result == 0))
+        if path.stored("res", word) is None:
+            path.need("nothing was asked for", res == 0)
+        else:
+            path.need_time("res", word, z3.BitVecVal(0, 64), last.value)
+        count(kinds, "page")
+    return kinds
+
+
+def prove_getcpu(image):
+    """The page's CPU, or the one of the segment, if the page says so, else the kernel's."""
+    kinds, pointers = {}, ("cpu", "node")
+    name = image.isa.prefix + "getcpu"
+    needs_pad(image, name)
+    unused = z3.BitVec("unused", 8 * image.isa.word)
+    executor, paths = run(image, name, [*pointers, unused], {each: 4 for each in pointers}, optional=pointers)
+    pointers = {each: executor.pointers[each][0] for each in pointers}
+    for path in paths:
+        if not path.loads or path.loads[0].at != FLAGS or len({each.at for each in path.loads}) != len(path.loads):
+            raise Refuted("flags are not loaded first, or something twice")
+        field = {each.at: each.value for each in path.loads}
+        kind = "page" if not path.calls else "segment" if path.calls[0].name == "lsl" else "kernel"
+        is_one, has_segment = (field[FLAGS] & flag != 0 for flag in (ONE_CPU_FLAG, SEGMENT_FLAG))
+        path.need("the kind", {"page": is_one, "segment": z3.And(z3.Not(is_one), has_segment), "kernel": z3.Not(is_one)}[kind])
+        count(kinds, kind)
+        if kind == "kernel":
+            path.need("no segment", z3.Not(has_segment) if image.isa.name in ("x86_64", "i386") else z3.BoolVal(True))
+            pass_on(path, image.isa.numbers["getcpu"], *pointers.values(), unused)
+            continue
+        if kind == "segment":
+            path.need("the segment", narrow(vector(path.calls[0].arguments[0], image.isa.word), 16) == CPU_SEGMENT)
+            limit = path.calls[0].result
+            expected = {"cpu": limit & 0xFFF, "node": z3.LShR(limit, 12)}
+        else:
+            expected = {each: field.get(at, fresh("not_loaded", 32)) for each, at in (("cpu", CPU), ("node", NODE))}
+        path.need("success", path.result == 0)
+        for each, pointer in pointers.items():
+            stored = path.stored(each, 2)
+            path.need(f"{each} was not asked for", pointer == 0) if stored is None else path.need(each, z3.Concat(*reversed(stored)) == expected[each])
+    return kinds
+
+
+def prove_time(image):
+    """The system call."""
+    name, kinds = image.isa.prefix + "time", {}
+    needs_pad(image, name)
+    seconds = z3.BitVec("seconds", 8 * image.isa.word)
+    for path in run(image, name, [seconds])[1]:
+        pass_on(path, image.isa.numbers["time"], seconds)
+        count(kinds, "system calls")
     return kinds
 
 

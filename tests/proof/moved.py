@@ -35,8 +35,8 @@ def context(name):
 
 @functools.cache
 def temporary(name):
-    """Returns the places of registers that SLEIGH has for itself."""
-    registers = [register for each, register in context(name).registers.items() if each.startswith("tmp") or each == "pc"]
+    """Returns the places of registers that SLEIGH has for itself, and of the program counter, which an end has apart."""
+    registers = [register for each, register in context(name).registers.items() if each.startswith("tmp") or each in ("pc", "EIP", "RIP")]
     return {register.offset + i for register in registers for i in range(register.size)}
 
 

@@ -290,7 +290,6 @@ fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>
         if !is_patched || export.name == function {
             continue;
         }
-        let range = export.offset as usize..(export.offset + export.size) as usize;
         let in_function =
             |moved: &&fastpath_inject::redirection::Moved| (entry..entry + export.size).contains(&moved.from);
         let thunk = redirection.kernel.address(function);
@@ -306,7 +305,8 @@ fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>
             kind: "the kernel's vDSO",
             name: format!("{name}, {function}"),
             isa,
-            before: vec![(entry, bytes[range].to_vec())],
+            // All of it: i386 begins with a call of another function.
+            before: vec![(base, bytes.to_vec())],
             after: vec![(region_at + region::ENTRY_THUNKS, redirection.thunks.clone())],
             from: entry,
             to: thunk,
