@@ -68,9 +68,16 @@ const CALIBRATED: [&str; 4] = [
 fn of_command_line(facts: &Facts) -> Vec<Cause> {
     let current = facts.clocksource.current.as_deref().unwrap_or_default();
     let parameters = facts.kernel.parameters.iter().flatten();
+    // arch/x86/kernel/tsc.c, pit_hpet_ptimer_calibrate_cpu
+    let mut log = facts.log.iter().flat_map(|log| &log.lines);
+    let lacks_reference =
+        facts.clocksource.is_too_coarse() && log.any(|line| line.contains("No reference (HPET/PMTIMER) available"));
     let means = |parameter: &str| match parameter.split_once('=') {
         None if parameter == "notsc" => Some("`notsc` forbids the kernel to use the TSC as a clock"),
         Some(("tsc", "unstable")) => Some("`tsc=unstable` tells the kernel not to trust the TSC"),
+        Some(("acpi", "off")) if lacks_reference => {
+            Some("`acpi=off` hides the HPET and the PM timer, against which the kernel calibrates the TSC")
+        }
         Some(("clocksource" | "clock", name)) if name == current && !is_counter(name) => {
             Some("the clocksource was chosen on the kernel's command line")
         }

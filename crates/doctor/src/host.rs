@@ -15,6 +15,7 @@ const PARAMETERS: &[&str] = &[
     "clock",
     "nohpet",
     "hpet",
+    "acpi",
     "acpi_pm",
     "vdso",
     "vdso32",

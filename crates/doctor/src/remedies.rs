@@ -297,7 +297,12 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
     let parameters = facts.kernel.parameters.iter().flatten();
     let against: Vec<&str> = parameters
         .map(String::as_str)
-        .filter(|p| matches!(*p, "notsc" | "tsc=unstable") || p.starts_with("clocksource=") || p.starts_with("clock="))
+        .filter(|p| {
+            let is_of_clocks = p.starts_with("clocksource=") || p.starts_with("clock=");
+            is_of_clocks
+                || *p == "acpi=off" && facts.clocksource.is_too_coarse()
+                || matches!(*p, "notsc" | "tsc=unstable")
+        })
         .collect();
     // Without the parameter the kernel would choose again, but could not choose a counter that it does not accept. Every other
     // clocksource is better than timer ticks.

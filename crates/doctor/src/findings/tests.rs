@@ -777,6 +777,21 @@ fn fastpath_cannot_follow_timer_ticks_and_the_parameter_for_them_is_removed() {
     for trust in [Trust::Invariant, Trust::AllowNonInvariant] {
         assert_eq!(facts.verdict(trust), Err(Distrust::CoarseClock));
     }
+    let mut without_acpi = facts.clone();
+    without_acpi.kernel.parameters = Some(vec!["acpi=off".to_owned()]);
+    without_acpi.log = Some(samples::log(&[
+        "tsc: Unable to calibrate against PIT",
+        "tsc: No reference (HPET/PMTIMER) available",
+        "tsc: Marking TSC unstable due to could not calculate TSC khz",
+    ]));
+    let without_acpi = report(without_acpi);
+    assert!(
+        without_acpi.remedies[0].does.contains("remove `acpi=off`"),
+        "{:?}",
+        without_acpi.remedies
+    );
+    let cause = &finding(&without_acpi, "counter-unused").because[0];
+    assert!(cause.says.contains("`acpi=off` hides"), "{cause:?}");
     let report = report(facts);
     assert_eq!(report.remedies[0].id, "command-line", "{:?}", report.remedies);
     assert!(!report.remedies.iter().any(|remedy| remedy.does.contains("fastpath ")));
