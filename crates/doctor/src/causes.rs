@@ -54,8 +54,16 @@ pub(super) fn from_facts(facts: &Facts) -> Vec<Cause> {
     causes.extend(of_log(facts));
     causes.extend(of_flags(facts));
     causes.extend(of_hypervisor(facts));
+    // A choice of another clocksource decides nothing where the kernel rejects the counter for a reason of its own.
+    let rejects = |cause: &Cause| !matches!(cause.kind, Kind::CommandLine | Kind::Hypervisor | Kind::NotInvariant);
+    let lists_counter = facts.clocksource.available.iter().any(|name| is_counter(name));
+    if !lists_counter && !facts.clocksource.is_too_coarse() && causes.iter().any(rejects) {
+        causes.sort_by_key(|cause| cause.says == CHOSEN);
+    }
     causes
 }
+
+const CHOSEN: &str = "the clocksource was chosen on the kernel's command line";
 
 /// Messages that show that the kernel knows the TSC's rate despite an earlier failure (arch/x86/kernel/tsc.c).
 const CALIBRATED: [&str; 4] = [
@@ -78,9 +86,7 @@ fn of_command_line(facts: &Facts) -> Vec<Cause> {
         Some(("acpi", "off")) if lacks_reference => {
             Some("`acpi=off` hides the HPET and the PM timer, against which the kernel calibrates the TSC")
         }
-        Some(("clocksource" | "clock", name)) if name == current && !is_counter(name) => {
-            Some("the clocksource was chosen on the kernel's command line")
-        }
+        Some(("clocksource" | "clock", name)) if name == current && !is_counter(name) => Some(CHOSEN),
         _ => None,
     };
     let cause = |parameter: &String| {

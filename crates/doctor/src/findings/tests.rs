@@ -768,6 +768,17 @@ fn advice_is_judged_by_what_the_host_would_have_afterwards() {
     assert!(has(facts, "newer-kernel"));
 }
 
+#[test]
+fn a_chosen_clocksource_is_the_last_cause_where_the_kernel_rejects_the_counter_itself() {
+    let mut facts = samples::hpet();
+    facts.kernel.parameters = Some(vec!["clocksource=hpet".to_owned()]);
+    facts.log = Some(samples::log(&["tsc: Marking TSC unstable due to TSCs unsynchronized"]));
+    let first = |facts: Facts| finding(&report(facts), "counter-unused").because[0].says.clone();
+    assert!(first(facts.clone()).contains("its several TSCs agree"));
+    facts.clocksource.available.push("tsc".to_owned());
+    assert!(first(facts).contains("command line"));
+}
+
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn fastpath_cannot_follow_timer_ticks_and_the_parameter_for_them_is_removed() {
