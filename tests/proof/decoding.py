@@ -53,7 +53,7 @@ def spell(isa, mnemonic, operands, here, following):
     text = f"{mnemonic} {operands.replace(' ', '').replace('#', '')}".lower()
     text = re.sub(r"0x[0-9a-f]+", lambda match: str(int(match[0], 16)), text)
     text = re.sub(r"\[rip([+-]\d+)\]", lambda match: f"[{following + int(match[1])}]", text)
-    text = re.sub(r"\[pc,(\d+)\]", lambda match: f"[{here + 8 + int(match[1])}]", text)
+    text = re.sub(r"\[pc,(-?\d+)\]", lambda match: f"[{here + 8 + int(match[1])}]", text)
     text = re.sub(r"(?<=[,+])-(\d+)|(?<=\w)-(\d+)", lambda match: ("+" if match[2] else "") + str(-int(match[1] or match[2]) % (1 << 8 * isa.word)), text)
     for pattern, replacement in SPELLINGS[isa.name]:
         text = re.sub(pattern, replacement, text)
@@ -70,7 +70,7 @@ def flow(image, here):
     text = image.context.disassemble(code, here, 0, len(code), 1).instructions[0]
     jumps = [(code, inputs[0]) for code, _, inputs in operations if code in (Op.BRANCH, Op.CBRANCH, Op.CALL, Op.BRANCHIND, Op.RETURN)]
     goes_on = not jumps or any(code in (Op.CBRANCH, Op.CALL) or to.space.name == "const" for code, to in jumps)
-    targets = [to.offset for _, to in jumps if to.space.name == "ram"]
+    targets = [to.offset for code, to in jumps if code in (Op.BRANCH, Op.CBRANCH, Op.CALL) and to.space.name == "ram"]
     return size, re.escape(spell(image.isa, text.mnem, text.body, here, here + size).strip()), targets + ([here + size] if goes_on else [])
 
 
@@ -89,5 +89,6 @@ def compare(image):
         found = other and spell(image.isa, other.mnemonic, other.op_str, here, here + size).strip()
         if other is None or other.size != size or not re.fullmatch(text, found):
             raise Refuted(f"two decodings at {here - image.base:#x}: {text}, {found}")
-        todo += targets
+        # An instance jumps to the kernel's functions.
+        todo += [each for each in targets if 0 <= each - image.base < len(image.code)]
     return {"instructions": len(seen)}

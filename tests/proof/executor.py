@@ -528,6 +528,9 @@ class Executor:
         while i < len(operations):
             code, out, inputs = operations[i]
             if code in (Op.BRANCH, Op.CBRANCH):
+                if code == Op.CBRANCH and (end := self.merge(state, read(inputs[1]), inputs[0], operations, i, unique, following)):
+                    i = end
+                    continue
                 taken = self.is_taken(state, read(inputs[1]), operations, i, unique, following) if code == Op.CBRANCH else True
                 if not taken:
                     i += 1
@@ -568,6 +571,35 @@ class Executor:
         name = inputs[0].getUserDefinedOpName()
         if name not in ("setISAMode", "Hint_BTI"):
             raise Refuted(f"{name} at {state.pc - self.image.base:#x}")
+
+    def merge(self, state, condition, target, operations, i, unique, following):
+        """Executes a conditional move without two ways, unless it moves an address. Returns the index of the next operation, or None."""
+        end = i + signed(target.offset & 0xFFFFFFFF, 32) if target.space.name == "const" else len(operations) if target.offset == following else 0
+        moves = operations[i + 1 : end]
+        is_move = all(out is not None and out.space.name in ("register", "unique") and code not in (Op.LOAD, Op.CALLOTHER) for code, out, _ in moves)
+        if end <= i or not is_move or known(condition) is not None:
+            return None
+        other, moved = state.copy(), unique.copy()
+        self.operate(other, operations[:end], i + 1, moved, following)
+        results = []
+        for _, out, _ in moves:
+            if out.space.name == "register":
+                pair = [self.read_register(each, out.offset, out.size) for each in (state, other)]
+                results.append((state.registers, out, pair))
+            elif out.offset in unique.parts:
+                results.append((unique, out, [each.read(out.offset, out.size, never_written) for each in (unique, moved)]))
+            else:
+                unique.write(out.offset, out.size, moved.read(out.offset, out.size, never_written))
+        if any(self.is_address(value) for _, _, pair in results for value in pair):
+            return None
+        for memory, out, (old, new) in results:
+            memory.write(out.offset, out.size, z3.If(condition != 0, vector(old, out.size), vector(new, out.size)))
+        return end
+
+    def is_address(self, value):
+        if known(value) is not None:
+            return known(value) >= PAGE_SIZE
+        return value.size() == 8 * self.isa.word and any(known(value - pointer) is not None for pointer, _ in self.pointers.values())
 
     def fork(self, state, condition, operations, i, unique, following):
         other = state.copy()

@@ -1,9 +1,9 @@
 //! Prints the code that fastpath moves, and where it was, for `tests/proof`: one JSON object a line.
 //!
-//!     cargo run --package fastpath-inject --example moved -- FILE...
+//!     cargo run --package fastpath-inject --example moved -- [FILE...]
 //!
-//! Each pair is code of a file or of a kernel's vDSO, and what is executed in its place. Each instance is an image as it is mapped. The
-//! vDSOs are this machine's, and those in the directory FASTPATH_KERNELS_VDSOS.
+//! Each pair is code, and what is executed in its place: of the files, or of kernels' vDSOs if there is no file. The vDSOs are this
+//! machine's, and those in the directory FASTPATH_KERNELS_VDSOS. Then each instance is an image as it is mapped.
 
 use std::fmt::Write;
 
@@ -215,7 +215,8 @@ fn print_instance(name: &str, isa: Isa, code: &[u8], symbols: Vec<(String, u64)>
 const KERNEL_FUNCTIONS: [&str; 4] = ["clock_gettime", "gettimeofday", "clock_getres", "clock_gettime64"];
 
 /// Prints an instance of an image, with the kernel's functions behind it, and the best way to read the counter.
-fn print_mapped(isa: Isa, image: &Image) {
+fn print_mapped(image: &Image) {
+    let isa = image.isa();
     let at = image_at(isa);
     let place = |name: &str| KERNEL_FUNCTIONS.iter().position(|known| *known == name);
     let kernels = |name: &str| Some(at + 0x10_0000 + 0x100 * place(name)? as u64);
@@ -336,11 +337,13 @@ fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>
 }
 
 fn main() {
-    std::env::args().skip(1).for_each(|path| print_windows(&path));
-    for isa in Isa::ALL {
-        if let Some(image) = Image::for_isa(isa) {
-            print_mapped(isa, image);
-        }
+    let files: Vec<String> = std::env::args().skip(1).collect();
+    files.iter().for_each(|path| print_windows(path));
+    if !files.is_empty() {
+        return;
+    }
+    for image in Isa::ALL.into_iter().filter_map(Image::for_isa) {
+        print_mapped(image);
     }
     let own = own_vdso().ok().flatten().map(|vdso| ("vDSO".to_owned(), vdso.bytes));
     let directory = std::env::var_os("FASTPATH_KERNELS_VDSOS").and_then(|path| std::fs::read_dir(path).ok());
