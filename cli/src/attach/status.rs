@@ -70,6 +70,10 @@ struct Served {
     /// The system calls for time in its own code that are redirected (`--rescue`).
     #[serde(default)]
     rescued_sites: usize,
+    /// Whether the code for reads is in the kernel's vDSO, or is the vDSO: unwinders find the callers there. `null`: not known,
+    /// or the kernel's own functions have no call frames.
+    #[serde(default)]
+    in_vdso: Option<bool>,
     /// The clocks that the page answers; empty: they are withdrawn, or there are none yet.
     clocks: Vec<String>,
     /// Age of the anchor in force.
@@ -219,6 +223,14 @@ fn text(status: &Status) -> String {
         output::fit(&mut table, &[6, 5]);
         format!("{}\n", table.trim_fmt())
     };
+    let outside = status.processes.iter().filter(|served| served.in_vdso == Some(false));
+    let outside: Vec<String> = outside.map(|served| served.pid.to_string()).collect();
+    if !outside.is_empty() {
+        text += &output::fitted(&format!(
+            "profilers do not find the callers of clock reads in {} (docs/limits.md)",
+            outside.join(", ")
+        ));
+    }
     if status.unreadable > 0 {
         // SAFETY: geteuid takes nothing and cannot fail.
         let is_root = unsafe { libc::geteuid() } == 0;
@@ -415,12 +427,13 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
     let now = page
         .filter(|_| counter::is_readable())
         .map(|page| (Reader::new(page), counter::of_page(page)));
-    let (by, rescued_sites) = by(pid, has_region);
+    let (by, rescued_sites, in_vdso) = by(pid, has_region);
     Some(Served {
         pid,
         comm,
         by,
         rescued_sites,
+        in_vdso,
         rule,
         is_fresh: now.as_ref().map(|(reader, counter)| {
             let mut ids = clocks.iter();
@@ -464,9 +477,10 @@ pub fn clocks(page: &Page) -> ClockSet {
     of(&page.hres).union(of(&page.raw)).intersection(ClockSet::ALL)
 }
 
-/// Returns how a process got its page, and how many of its own system calls for time are redirected.
+/// Returns how a process got its page, how many of its own system calls for time are redirected, and whether its reads are in
+/// the vDSO.
 #[cfg(target_arch = "x86_64")]
-fn by(pid: i32, has_region: bool) -> (By, usize) {
+fn by(pid: i32, has_region: bool) -> (By, usize, Option<bool>) {
     let found = fastpath_inject::attach::find_in(pid);
     let by = match &found {
         Ok(Some(found)) if found.journal.state == State::Kept => By::Run,
@@ -479,20 +493,28 @@ fn by(pid: i32, has_region: bool) -> (By, usize) {
         _ => By::Run,
     };
     let journal = found.ok().flatten().map(|found| found.journal);
-    let rescued = journal.filter(|_| by != By::Detached).map_or(0, |journal| {
-        let records = journal.records.iter();
-        records.filter(|record| record.purpose == Purpose::Rescue).count()
-    });
-    (by, rescued)
+    let Some(journal) = journal.filter(|_| by != By::Detached) else {
+        return (by, 0, None);
+    };
+    let count = |purpose| {
+        journal
+            .records
+            .iter()
+            .filter(|record| record.purpose == purpose)
+            .count()
+    };
+    // Without a changed entry point, the image itself is the vDSO.
+    let in_vdso = count(Purpose::Entry) == 0 || count(Purpose::Seat) > 0;
+    (by, count(Purpose::Rescue), Some(in_vdso))
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn by(pid: i32, has_region: bool) -> (By, usize) {
+fn by(pid: i32, has_region: bool) -> (By, usize, Option<bool>) {
     let maps = fastpath_os::maps::read(pid).unwrap_or_default();
     let by = match Journal::find(pid, &maps) {
         Ok(Some((_, Some(journal)))) if journal.is_of_start => By::Run,
         _ if has_region => By::Attach,
         _ => By::Run,
     };
-    (by, 0)
+    (by, 0, None)
 }

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use super::{attach, detach};
 use crate::common::terminal::output_to_terminal;
-use crate::common::{Pid, fastpath, finish, served, start, wait_until};
+use crate::common::{Pid, fastpath, finish, program_32, served, start, wait_until};
 
 /// Returns the entry of a process in the status.
 pub fn of(pid: Pid) -> Option<serde_json::Value> {
@@ -48,6 +48,15 @@ fn status_shows_attach_or_run_with_clocks_and_publisher() {
         .find(|line| line.contains(&attached.pid().0.to_string()))
         .expect("a line");
     assert!(line.contains("attach") && line.contains("all"), "{table}");
+    let in_vdso = |pid| of(pid).map(|status| status["in_vdso"].as_bool());
+    assert!(matches!(in_vdso(run.pid()), Some(Some(_))));
+    if let Some(clock) = program_32("clock-i386-glibc") {
+        let running = start(served(&[&clock, "2000000000", "MONOTONIC"]));
+        wait_until("a 32-bit program", || in_vdso(running.pid()) == Some(Some(false)));
+        let text = finish(fastpath(&["status"])).expect_success().out;
+        let says = |line: &str| line.contains("callers of clock reads") && line.contains(&running.pid().0.to_string());
+        assert!(text.lines().any(says), "{text}");
+    }
     detach(attached.pid()).expect_success();
     assert_eq!(of(attached.pid()), None);
 }
