@@ -96,7 +96,7 @@ class Path:
 
     def proves(self, goal, *premises):
         facts = [*self.state.conditions, *premises, z3.Not(goal)]
-        solver = new_solver()
+        solver = new_solver("QF_UFBV")
         solver.add(facts + commutations(facts))
         answer = solver.check()
         if answer == z3.unknown:

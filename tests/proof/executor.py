@@ -63,8 +63,8 @@ class Again:
     """The beginning of another attempt of a loop."""
 
 
-def new_solver():
-    solver = z3.Solver()
+def new_solver(logic=None):
+    solver = z3.SolverFor(logic) if logic else z3.Solver()
     solver.set("timeout", 600_000)  # of wall time, on a busy machine
     return solver
 
