@@ -23,15 +23,20 @@ fn is_counter_read(instruction: u32) -> bool {
 }
 
 /// Returns whether something is scaled on the straight line from `at`: umulh; or ucvtf or scvtf of a whole register, and
-/// then fmul or fdiv.
+/// then fmul or fdiv. umulh with a constant, whose last part is set by movk, is a division, as of a seed.
 fn is_scaled(bytes: &[u8], at: usize) -> bool {
     let line = (at..).step_by(4).take(BEFORE).map_while(|at| word(bytes, at));
-    let mut is_float = false;
+    let (mut is_float, mut constants) = (false, 0_u32);
     let mut line = line.take_while(|instruction| !is_way_out(*instruction));
     line.any(|instruction| {
         is_float |= instruction & 0xfffe_fc00 == 0x9e62_0000;
         let is_product = matches!(instruction & 0xffe0_fc00, 0x1e60_0800 | 0x1e60_1800);
-        instruction & 0xffe0_fc00 == 0x9bc0_7c00 || (is_float && is_product)
+        if instruction & 0xff80_0000 == 0xf280_0000 {
+            constants |= 1 << (instruction & 31);
+        }
+        let factors = 1 << (instruction >> 5 & 31) | 1 << (instruction >> 16 & 31);
+        let is_whole_product = instruction & 0xffe0_fc00 == 0x9bc0_7c00 && constants & factors == 0;
+        is_whole_product || (is_float && is_product)
     })
 }
 
@@ -109,6 +114,8 @@ mod tests {
         assert_eq!(found(&[0xd53b_e0c3, 0x9e63_0060]), [(0, false)]);
         assert_eq!(found(&[0xd53b_e040, 0xd65f_03c0, 0x9bc1_7c00]), [(0, false)]); // ret before it
         assert_eq!(found(&[0xd53b_e000]), []); // cntfrq_el0
+        // movk x1, #0xaaab; umulh x0, x0, x1: a division
+        assert_eq!(found(&[0xd53b_e040, 0xf295_5561, 0x9bc1_7c00]), [(0, false)]);
     }
 
     #[test]

@@ -60,10 +60,12 @@ fn is_instruction(isa: Isa, bytes: &[u8], at: usize) -> bool {
     at == first || majority(arrives.into_iter().flatten()) == Some(true)
 }
 
-/// Returns whether the counter in edx and eax is put together and then scaled on the straight line from `at`.
+/// Returns whether the counter in edx and eax is put together and then scaled on the straight line from `at`. A product
+/// with a constant is a division, as of a seed: a counter's rate is known at run time only.
 fn is_scaled(bytes: &[u8], mut at: usize) -> bool {
     const HALF: u64 = 32;
     let (mut is_shifted, mut is_whole, mut is_float) = (false, false, false);
+    let mut constants: Vec<Register> = Vec::new();
     for _ in 0..SCALED_WITHIN {
         if at >= bytes.len() {
             return false;
@@ -83,10 +85,24 @@ fn is_scaled(bytes: &[u8], mut at: usize) -> bool {
                 is_shifted |= instruction.immediate(1) == HALF;
             }
             Mnemonic::Or | Mnemonic::Add | Mnemonic::Lea if is_64 => is_whole |= is_shifted,
-            Mnemonic::Mul | Mnemonic::Mulx if is_whole => return true,
+            Mnemonic::Mul | Mnemonic::Mulx if is_whole => {
+                let factors = [
+                    Register::RAX,
+                    Register::RDX,
+                    instruction.op0_register(),
+                    instruction.op2_register(),
+                ];
+                if !factors.iter().any(|factor| constants.contains(factor)) {
+                    return true;
+                }
+            }
             Mnemonic::Cvtsi2sd | Mnemonic::Vcvtsi2sd => is_float |= is_whole,
             Mnemonic::Mulsd | Mnemonic::Vmulsd | Mnemonic::Divsd | Mnemonic::Vdivsd if is_float => return true,
             _ => {}
+        }
+        constants.retain(|register| *register != instruction.op0_register());
+        if instruction.code() == Code::Mov_r64_imm64 {
+            constants.push(instruction.op0_register());
         }
         at += instruction.len();
     }
@@ -417,6 +433,9 @@ mod tests {
         assert_eq!(in_float(b"\xc3"), [(40, false)]); // a number of cycles
         assert_eq!(found(&[nops, b"\x0f\x31", TOGETHER, b"\xc3"]), [(40, false)]);
         assert_eq!(found(&[nops, b"\x0f\x31\xf7\xe1\xc3"]), [(40, false)]); // the low half, as a seed
+        // All of it modulo 1009: movabs $0x81e722c258cd00c3, %rcx; mul %rcx.
+        let modulo = b"\x48\xb9\xc3\x00\xcd\x58\xc2\x22\xe7\x81\x48\xf7\xe1\xc3";
+        assert_eq!(found(&[nops, b"\x0f\x31", TOGETHER, modulo]), [(40, false)]);
         // Part of a constant: mov $0x12310f00, %eax.
         assert_eq!(found(&[nops, b"\xb8\x00\x0f\x31\x12\xc3"]), []);
         assert_eq!(

@@ -90,7 +90,7 @@ fn effects(facts: &Facts) -> Vec<String> {
         .read_ns
         .filter(|ns| evidence.is_trapped || *ns > EXPENSIVE_COUNTER_NS)
     {
-        effects.push(format!("each read traps here, and costs {ns:.0} ns"));
+        effects.push(format!("each read traps or is emulated here, and costs {ns:.0} ns"));
     }
     if !evidence.is_readable {
         effects.push(
@@ -106,6 +106,11 @@ fn effects(facts: &Facts) -> Vec<String> {
             true => "the counter does them no harm at present: it keeps one rate, and the CPUs agree".to_owned(),
             false => "whether the CPUs' counters agree could not be measured here".to_owned(),
         });
+    }
+    if let Some(clocksource) = facts.clocksource.unreadable() {
+        effects.push(format!(
+            "the kernel reads its clock from {clocksource}: if it rejected the counter for a fault, these times have it"
+        ));
     }
     if let Some(hypervisor) = &facts.machine.hypervisor {
         effects.push(format!(

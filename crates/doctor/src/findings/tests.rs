@@ -409,7 +409,8 @@ fn a_process_that_reads_the_counter_as_a_clock_is_wrong_where_the_cpus_differ_an
     assert_ne!(with(apart, 0).verdict, Verdict::Wrong, "not executed");
     let mut trapped = samples::healthy();
     trapped.counter.read_ns = Some(1400.0);
-    assert!(because(&with(trapped, 300))[0].contains("traps here, and costs 1400 ns"));
+    assert!(because(&with(trapped, 300))[0].contains("emulated here, and costs 1400 ns"));
+    assert!(because(&with(samples::hpet(), 300))[1].contains("from hpet: if it rejected the counter"));
 }
 
 #[test]
