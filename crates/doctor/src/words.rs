@@ -25,6 +25,16 @@ pub(super) fn nanoseconds(ns: f64) -> String {
     }
 }
 
+/// Formats how far two counters are apart: `842 ns`, `38.9 µs`, `12.4 s`.
+pub(super) fn distance(ns: f64) -> String {
+    match ns {
+        1e9.. => format!("{:.1} s", ns / 1e9),
+        1e6.. => format!("{:.1} ms", ns / 1e6),
+        1e4.. => format!("{:.1} µs", ns / 1e3),
+        _ => format!("{ns:.0} ns"),
+    }
+}
+
 pub(super) fn megahertz(hz: f64) -> String {
     format!("{:.3} MHz", hz / 1e6)
 }

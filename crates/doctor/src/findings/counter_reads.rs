@@ -1,6 +1,7 @@
 //! Programs that read the CPU's counter themselves, and what this host's counter does to them.
 
 use super::super::facts::{CounterPrograms, CounterReads, ExecutedRead, Facts, Process};
+use super::super::words::distance;
 use super::counter::EXPENSIVE_COUNTER_NS;
 use super::{Finding, Severity, finding};
 
@@ -73,8 +74,9 @@ fn effects(facts: &Facts) -> Vec<String> {
     let mut effects = Vec::new();
     if let Some(ns) = counter.apart_ns() {
         effects.push(format!(
-            "the counters of this host's CPUs differ by {ns:.0} ns or more: a time from them goes back, or jumps ahead, \
-             when a thread changes its CPU"
+            "the counters of this host's CPUs differ by {} or more: a time from them goes back, or jumps ahead, \
+             when a thread changes its CPU",
+            distance(ns)
         ));
     }
     if let Some(drift) = counter.fastest_drift() {
