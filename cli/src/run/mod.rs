@@ -58,7 +58,6 @@ enum Prepared {
 }
 
 fn prepare(options: &args::Run) -> Prepared {
-    let surroundings = Surroundings::note();
     let mut timeline = Timeline::start(options.verbose);
     // exec reports a program that does not exist or cannot be executed.
     let Some(path) = exec::find(&options.command[0]) else {
@@ -82,6 +81,8 @@ fn prepare(options: &args::Run) -> Prepared {
         target::proc_shows_this_namespace().map_err(|e| e.to_string())?;
         counter.map_err(|e| e.refusal())?;
         may.map_err(|e| e.to_string())?;
+        // Nothing that was opened so far is still open.
+        let surroundings = Surroundings::note();
         // The helper inherits this limit.
         let _files = FileSize::at_least(LARGEST_FILE)?;
         let program = Program {

@@ -13,7 +13,7 @@ const TITLE: &str = "fastpath-publisher";
 pub struct Surroundings(Vec<RawFd>);
 
 impl Surroundings {
-    /// Records them. Must be called before this process opens anything.
+    /// Records them. Must be called while this process has opened nothing that is still open.
     pub fn note() -> Surroundings {
         let names = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
         let mut descriptors: Vec<_> = names
@@ -28,7 +28,7 @@ impl Surroundings {
     /// Closes all descriptors but standard error.
     fn close(&self) {
         for fd in self.0.iter().filter(|fd| **fd != 2) {
-            // SAFETY: no object of this process owns these numbers: they were open before it opened anything.
+            // SAFETY: no object of this process owns these numbers: it had nothing open when it recorded them.
             unsafe { libc::close(*fd) };
         }
     }

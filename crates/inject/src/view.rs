@@ -21,9 +21,8 @@ const PROC_ROOT_INO: u64 = 1;
 pub struct View {
     root: OwnedFd,
     cwd: OwnedFd,
-    /// Its directories in this process's /proc: /proc/self and /proc/thread-self.
-    process: String,
-    thread: String,
+    /// Its number in this process's /proc, or `self`.
+    tid: String,
 }
 
 impl View {
@@ -34,16 +33,10 @@ impl View {
         } else {
             format!("/proc/{tid}/fd/{dirfd}")
         };
-        let status = Status::read(tid)?;
-        let process = format!("/proc/{}", status.group);
         Ok(View {
             root: open_path(&format!("/proc/{tid}/root"))?,
             cwd: open_path(&start)?,
-            thread: match tid {
-                "self" => "/proc/thread-self".to_owned(),
-                tid => format!("{process}/task/{tid}"),
-            },
-            process,
+            tid: tid.to_owned(),
         })
     }
 
@@ -111,15 +104,17 @@ impl View {
         if fstatfs(directory)?.filesystem_type() != PROC_SUPER_MAGIC {
             return Ok(None);
         }
-        let own = match name.as_bytes() {
+        let process = || Some(format!("/proc/{}", Status::read(&self.tid).ok()?.group));
+        let own = match (name.as_bytes(), self.tid.as_str()) {
             _ if fstat(directory)?.st_ino != PROC_ROOT_INO => {
                 return open_in(directory, name, OFlag::empty()).map(Some);
             }
-            b"self" => &self.process,
-            b"thread-self" => &self.thread,
+            (b"self", _) => process(),
+            (b"thread-self", "self") => Some("/proc/thread-self".to_owned()),
+            (b"thread-self", tid) => process().map(|process| format!("{process}/task/{tid}")),
             _ => return Ok(None),
         };
-        open_path(own).map(Some).map_err(|_| Errno::ENOENT)
+        own.and_then(|own| open_path(&own).ok()).map(Some).ok_or(Errno::ENOENT)
     }
 }
 
