@@ -59,7 +59,7 @@ impl Seat {
         if others.any(|other| other.code.iter().any(is_into)) {
             return Err("its gettimeofday is part of another function".into());
         }
-        let (copy, moved) = x86::copy_function(&frames.code, copy_at)?;
+        let (copy, moved) = x86::copy_function(gettimeofday, &frames.code, copy_at)?;
         // Then the return address of a thread in a callee is what its stack pointer points to (attach/frames.rs).
         let has_no_frame = |call: &Instruction| {
             let callee = call.near_branch_target().wrapping_sub(gettimeofday.base);

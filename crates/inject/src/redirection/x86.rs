@@ -1,5 +1,6 @@
 //! x86-64 and i386: a jump of five bytes. Displaced instructions are copied, with their operands in memory kept where they
-//! are; branches are moved by iced-x86's encoder, which keeps their targets.
+//! are. Code that cannot be copied in its length (i386's calls, short branches) is moved by iced-x86's encoder, which keeps
+//! the targets of branches; its tables take half a millisecond to make.
 
 use iced_x86::{
     BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionBlock,
@@ -38,11 +39,28 @@ pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Res
     if all.any(|i| is_branch(&i) && displaced.contains(&i.near_branch_target())) {
         return Err("it branches back into its first instructions".into());
     }
-    let back = back_to(entry, &mut instructions, bits, first + length as u64).map_err(|e| e.to_string())?;
-    instructions.extend(back);
-    let (thunk, mut moved) = encoded(bits, &instructions, thunk_at)?;
-    // Not the jump back, which has no place there.
-    moved.retain(|(from, _)| *from < length);
+    let next = first + length as u64;
+    let copy = if bits == 64 {
+        copy(entry, &instructions, thunk_at)
+    } else {
+        None
+    };
+    let (thunk, moved) = match copy {
+        Some((mut thunk, moved)) => {
+            if instructions.last().map(Instruction::flow_control) != Some(FlowControl::UnconditionalBranch) {
+                thunk.extend(jump(64, thunk_at + length as u64, next)?);
+            }
+            (thunk, moved)
+        }
+        None => {
+            let back = back_to(entry, &mut instructions, bits, next).map_err(|e| e.to_string())?;
+            instructions.extend(back);
+            let (thunk, mut moved) = encoded(bits, &instructions, thunk_at)?;
+            // Not the jump back, which has no place there.
+            moved.retain(|(from, _)| *from < length);
+            (thunk, moved)
+        }
+    };
     Ok(Displaced {
         at: 0,
         jump: jump(bits, first, target)?,
@@ -134,9 +152,20 @@ pub fn copied(code: &[u8], from: u64, at: u64, target: impl Fn(u64) -> u64) -> R
     Ok(copies)
 }
 
-/// Returns a copy at `at` of a whole function for x86-64, and the offsets of its instructions in the function and in the
-/// copy.
-pub fn copy_function(instructions: &[Instruction], at: u64) -> Result<(Vec<u8>, Offsets), String> {
+/// Returns a copy at `at` of these successive instructions for x86-64 of a vDSO, and the offsets of all but the first one,
+/// before and there. `None`: they cannot be copied in their length.
+fn copy(entry: &Entry<'_>, instructions: &[Instruction], at: u64) -> Option<(Vec<u8>, Offsets)> {
+    let first = instructions.first()?.ip();
+    let offset = first.checked_sub(entry.base)? as usize;
+    let length = instructions.iter().map(Instruction::len).sum::<usize>();
+    let code = copied(entry.code.get(offset..offset + length)?, first, at, |target| target).ok()?;
+    let offsets = instructions[1..].iter().map(|i| (i.ip() - first) as usize);
+    Some((code, offsets.map(|offset| (offset, offset)).collect()))
+}
+
+/// Returns a copy at `at` of a whole function for x86-64 of a vDSO, and the offsets of its instructions in the function and
+/// in the copy.
+pub fn copy_function(entry: &Entry<'_>, instructions: &[Instruction], at: u64) -> Result<(Vec<u8>, Offsets), String> {
     let ends = |i: &Instruction| matches!(i.flow_control(), FlowControl::Return | FlowControl::UnconditionalBranch);
     let mut is_behind_end = false;
     for instruction in instructions {
@@ -161,7 +190,7 @@ pub fn copy_function(instructions: &[Instruction], at: u64) -> Result<(Vec<u8>, 
     if !is_behind_end {
         return Err("another function follows it".into());
     }
-    encoded(64, instructions, at)
+    copy(entry, instructions, at).map_or_else(|| encoded(64, instructions, at), Ok)
 }
 
 /// Returns these instructions at `at`, and the offsets of all but the first one, before and there.
