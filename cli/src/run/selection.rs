@@ -6,7 +6,7 @@ use fastpath_page::ClockSet;
 /// Returns the clocks that the page answers; none if programs only start without a vDSO. The error: nothing needs to be
 /// done, for this reason.
 ///
-/// `auto` measures for half a millisecond, the paths of a 32-bit program if CMD is one. With `rescue`, all clocks are
+/// `auto` measures for a millisecond at most, the paths of a 32-bit program if CMD is one. With `rescue`, all clocks are
 /// served unless others are named: a program's own system calls are slow on every host.
 pub fn select(clocks: Option<&Clocks>, rescue: bool, without_vdso: bool, is_32_bit: bool) -> Result<ClockSet, String> {
     match clocks {
