@@ -228,7 +228,7 @@ class Mover(Executor):
 
     def call_other(self, state, out, inputs, values):
         if out is None:
-            state.log.append((inputs[0].getUserDefinedOpName(), *values[1:]))
+            state.log.append((inputs[0].getUserDefinedOpName(), [vector(value, node.size) for value, node in zip(values, inputs)]))
             return None
         return self.unknown(inputs[0].getUserDefinedOpName(), out, inputs[1:], values[1:])
 
@@ -243,8 +243,11 @@ class Mover(Executor):
         for at in {*one.stack.parts, *other.stack.parts}:
             if top is None or at >= signed(top, 8 * self.isa.word):
                 pairs.append(tuple(vector(self.load(state, self.start + at, 1), 1) for state in (one, other)))
-        if [str(each) for each in one.log] != [str(each) for each in other.log]:
+        names = [[each[0] if isinstance(each, tuple) else str(each) for each in state.log] for state in (one, other)]
+        if names[0] != names[1]:
             return [z3.BoolVal(True)]
+        for each, its in zip(one.log, other.log):
+            pairs += zip(each[1], its[1]) if isinstance(each, tuple) else ()
         if not z3.eq(one.memory, other.memory):
             place = z3.BitVec("place", 8 * self.isa.word)
             pairs.append((z3.Select(one.memory, place), z3.Select(other.memory, place)))
@@ -264,12 +267,16 @@ def prove_moved(pair, touched=None):
         raise Refuted("the code after has no end")
     stops = {mover.original(other, other.pc) for other in others if isinstance(other.pc, int)}
     ends = mover.execute(mover.before, pair["from"], stops)
+    if not ends:
+        raise Refuted("the code before has no end")
     for one in ends:
         for other in others:
             differences = mover.differences(one, other)
             if not differences:
                 continue
             solver = new_solver()
+            # Code that does the same needs milliseconds, a mutant may need minutes.
+            solver.set("timeout", 60_000)
             solver.add(*one.conditions, *other.conditions, z3.Or(differences))
             if solver.check() != z3.unsat:
                 raise Refuted(f"{pair['name']}: differs")
