@@ -191,7 +191,7 @@ class Mover(Executor):
         return self.places.get(value, value) if isinstance(value, int) and state.code is self.after else value
 
     def below(self, address):
-        """Returns the distance from the first stack pointer of an address below it, where that is nobody else's."""
+        """Returns the distance from the first stack pointer of an address below it, where no pointer leads."""
         at = None if self.isa.red_zone else known(vector(address, self.isa.word) - self.start)
         return at and (signed(at, 8 * self.isa.word) if signed(at, 8 * self.isa.word) < 0 else None)
 

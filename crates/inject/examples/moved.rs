@@ -192,7 +192,7 @@ fn print_windows(path: &str) {
 
 fn thunk_at(window: &Window) -> u64 {
     let (bias, _) = addresses(window.isa);
-    (bias.wrapping_add(window.address) & !63) - (1 << 20)
+    (bias.wrapping_add(window.address) & !63).wrapping_sub(1 << 20)
 }
 
 /// Where the proof expects an image.
