@@ -43,13 +43,19 @@ pub fn dump(directory: &Path, running: Running) -> Outcome {
     outcome
 }
 
-/// Skips the test where the kernel hands cores to a program, or writes them elsewhere.
+/// Skips the test where the kernel hands cores to a program, writes them elsewhere, or may write none.
 pub fn cores_are_files() -> Option<()> {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if !pattern.starts_with("core") || pattern.contains('/') {
         skip(format_args!(
-            "this kernel dumps no core to the working directory (kernel.core_pattern is {pattern:?})"
+            "no core in the working directory: kernel.core_pattern is {pattern:?}"
         ));
+        return None;
+    }
+    let mut limit = Command::new("sh");
+    limit.args(["-c", "ulimit -c unlimited"]);
+    if !finish(limit).status.success() {
+        skip("the size of cores is limited here (ulimit -H -c)");
         return None;
     }
     Some(())
