@@ -496,16 +496,9 @@ fn by(pid: i32, has_region: bool) -> (By, usize, Option<bool>) {
     let Some(journal) = journal.filter(|_| by != By::Detached) else {
         return (by, 0, None);
     };
-    let count = |purpose| {
-        journal
-            .records
-            .iter()
-            .filter(|record| record.purpose == purpose)
-            .count()
-    };
     // Without a changed entry point, the image itself is the vDSO.
-    let in_vdso = count(Purpose::Entry) == 0 || count(Purpose::Seat) > 0;
-    (by, count(Purpose::Rescue), Some(in_vdso))
+    let in_vdso = journal.count(Purpose::Entry) == 0 || journal.count(Purpose::Seat) > 0;
+    (by, journal.count(Purpose::Rescue), Some(in_vdso))
 }
 
 #[cfg(not(target_arch = "x86_64"))]

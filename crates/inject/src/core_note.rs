@@ -67,14 +67,7 @@ impl CoreNote {
 
     /// Counts the redirected system calls of a journal.
     pub(crate) fn count(&mut self, journal: &Journal) {
-        let count = |purpose| {
-            journal
-                .records
-                .iter()
-                .filter(|record| record.purpose == purpose)
-                .count()
-        };
-        (self.hooked, self.rescued) = (count(Purpose::Hook), count(Purpose::Rescue));
+        (self.hooked, self.rescued) = (journal.count(Purpose::Hook), journal.count(Purpose::Rescue));
     }
 
     /// Returns the ELF note as it lies in memory: at most [`region::NOTE_ROOM`] bytes.

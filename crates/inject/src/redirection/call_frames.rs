@@ -161,9 +161,15 @@ pub struct Join {
 }
 
 impl Join {
-    /// Plans the changes for a vDSO at `base`. Adds the descriptions of `copies` to the region's `thunks`. `None` if the table has no
+    /// Plans the changes for a vDSO at `base`, with the frames `all`. Adds the descriptions of `copies` to the region's `thunks`. `None` if the table has no
     /// room, or the vDSO is not understood.
-    pub fn plan(vdso: &[u8], base: u64, image: &[u8], thunks: &mut Vec<u8>, copies: &[Copy]) -> Option<Join> {
+    pub fn plan(
+        (vdso, base): (&[u8], u64),
+        all: &[Frames],
+        image: &[u8],
+        thunks: &mut Vec<u8>,
+        copies: &[Copy],
+    ) -> Option<Join> {
         const SIZE: u64 = size_of::<ProgramHeader64<Little>>() as u64;
         let patch = |at: u64, original: &[u8], replacement: Vec<u8>| EntryPatch {
             function: "call frames",
@@ -190,12 +196,11 @@ impl Join {
             .iter()
             .map(|(function, frames)| (image_at + function, image_at + frames));
         table.entries.extend(images);
-        let all = read(vdso, base)?;
         for copy in copies {
             let at = thunks.len().next_multiple_of(8);
             let thunk = thunks_at + copy.thunk.start as u64..thunks_at + copy.thunk.end as u64;
             let code = &thunks[copy.thunk.start..][..copy.size];
-            let description = Frames::find(&all, copy.function.clone())
+            let description = Frames::find(all, copy.function.clone())
                 .and_then(|frames| frames.of_copy(vdso, &thunk, code, thunks_at + at as u64));
             if let Some(description) = description {
                 thunks.resize(at, 0);

@@ -162,6 +162,11 @@ impl Journal {
         Ok(Some((at, Journal::parse(&bytes))))
     }
 
+    /// Returns the number of changes for a purpose.
+    pub fn count(&self, purpose: Purpose) -> usize {
+        self.records.iter().filter(|record| record.purpose == purpose).count()
+    }
+
     /// Returns the bytes as they lie in memory.
     pub fn bytes(&self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();

@@ -26,7 +26,7 @@ use fastpath_page::ClockSet;
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
 use crate::region;
-use call_frames::{Copy, Join};
+use call_frames::{Copy, Frames, Join};
 use seat::Seat;
 
 #[cfg(target_arch = "x86_64")]
@@ -46,7 +46,7 @@ pub(crate) fn is_region(mapping: &Mapping) -> bool {
 
 /// Returns the address of the region among these mappings.
 pub(crate) fn region_in(maps: &[Mapping]) -> Option<u64> {
-    let mut regions = maps.iter().filter(|m| is_region(m) && m.offset < crate::region::SIZE);
+    let mut regions = maps.iter().filter(|m| is_region(m) && m.offset < region::SIZE);
     regions.next().map(|m| m.start.wrapping_sub(m.offset))
 }
 
@@ -144,8 +144,12 @@ pub fn plan(
         seat: None,
         join: Join::default(),
     };
-    if image.isa() == Isa::X86_64 && clocks.contains(ClockSet::REALTIME) {
-        redirection.take_seat((image, image_at), vdso, vdso_base, &exports, thunks_at);
+    let frames = match image.isa() {
+        Isa::X86_64 => call_frames::read(vdso, vdso_base).unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    if !frames.is_empty() && clocks.contains(ClockSet::REALTIME) {
+        redirection.take_seat((image, image_at), vdso, vdso_base, &exports, &frames, thunks_at);
     }
     let mut copies = Vec::new();
     for function in SERVED {
@@ -197,8 +201,14 @@ pub fn plan(
         }
     }
     redirection.fill_seat(image, image_at)?;
-    if image.isa() == Isa::X86_64 && image_at == vdso_base + vdso.len() as u64 + region::IMAGE {
-        let join = Join::plan(vdso, vdso_base, image.bytes(), &mut redirection.thunks, &copies);
+    if !frames.is_empty() && image_at == vdso_base + vdso.len() as u64 + region::IMAGE {
+        let join = Join::plan(
+            (vdso, vdso_base),
+            &frames,
+            image.bytes(),
+            &mut redirection.thunks,
+            &copies,
+        );
         redirection.join = join.unwrap_or_default();
     }
     Ok(redirection)
@@ -223,7 +233,15 @@ pub(crate) fn jump(isa: Isa, from: u64, to: u64) -> std::result::Result<Vec<u8>,
 
 impl Redirection {
     /// Puts the image's code into the vDSO, if it can be: without it, all is as good but for call frames.
-    fn take_seat(&mut self, image: (&Image, u64), vdso: &[u8], base: u64, exports: &[&Export], thunks_at: u64) {
+    fn take_seat(
+        &mut self,
+        image: (&Image, u64),
+        vdso: &[u8],
+        base: u64,
+        exports: &[&Export],
+        frames: &[Frames],
+        thunks_at: u64,
+    ) {
         let find = |name: &str| {
             let export = exports.iter().find(|export| plain_name(&export.name) == name)?;
             let same = exports.iter().filter(|other| other.offset == export.offset);
@@ -233,7 +251,7 @@ impl Redirection {
         let Some((gettimeofday, clock_gettime)) = find("gettimeofday").zip(find("clock_gettime")) else {
             return;
         };
-        let planned = Seat::plan(image, &gettimeofday, &clock_gettime, thunks_at);
+        let planned = Seat::plan(image, &gettimeofday, &clock_gettime, frames, thunks_at);
         let planned = planned.and_then(|(seat, displaced, frames)| {
             let displaced = gettimeofday.within_a_page(displaced)?;
             Ok((seat, displaced, frames))

@@ -12,7 +12,7 @@ use std::ops::Range;
 use fastpath_image::Image;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory};
 
-use super::call_frames::{self, Frames, keeps_frame};
+use super::call_frames::{Frames, keeps_frame};
 use super::{Displaced, Entry, EntryPatch, x86};
 
 /// A planned seat.
@@ -33,11 +33,12 @@ const FILLER: u8 = 0xcc;
 
 impl Seat {
     /// Plans the code of an image, which will be mapped at an address, in the place of the kernel's `gettimeofday`, whose
-    /// copy is to be at `copy_at`. Returns the change of the call frame information, too.
+    /// copy is to be at `copy_at`; `all` are the frames of the vDSO. Returns the change of the call frame information, too.
     pub fn plan(
         (image, image_at): (&Image, u64),
         gettimeofday: &Entry<'_>,
         clock_gettime: &Entry<'_>,
+        all: &[Frames],
         copy_at: u64,
     ) -> Result<(Seat, Displaced, EntryPatch), String> {
         let (first, second) = super::function_of(image, "gettimeofday")
@@ -51,8 +52,7 @@ impl Seat {
         let at = gettimeofday.address();
         require_no_frames(&relocated(image.bytes(), &code, image_at, at, |target| target)?)?;
         let vdso = gettimeofday.code;
-        let all = call_frames::read(vdso, gettimeofday.base).ok_or("it has no call frames")?;
-        let frames = Frames::find(&all, gettimeofday.range()).ok_or("its gettimeofday has no call frames")?;
+        let frames = Frames::find(all, gettimeofday.range()).ok_or("its gettimeofday has no call frames")?;
         let middle = at + 1..at + size as u64;
         let is_into = |i: &Instruction| x86::is_branch(i) && middle.contains(&i.near_branch_target());
         let mut others = all.iter().filter(|other| other.function != frames.function);
@@ -77,7 +77,7 @@ impl Seat {
         };
         let seated = at + second.start - code.start;
         let thunk_at = (code.end - code.start) as usize;
-        let thunk = thunk_in_seat(frames, &all, clock_gettime, seated, at, thunk_at, size);
+        let thunk = thunk_in_seat(frames, all, clock_gettime, seated, at, thunk_at, size);
         let (thunk, program) = thunk.unzip();
         let frames = EntryPatch {
             function: "gettimeofday",
