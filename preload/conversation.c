@@ -1,34 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "conversation.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include "calls.h"
 #include "text.h"
 
-/* Limits connect, which only waits where the daemon's queue is full, and the answer; sending never waits. */
-static long limit_waiting(int fd, uint32_t ms) {
-	/* struct __kernel_old_timeval: two longs on 64-bit ISAs. */
-	const long timeout[2] = {ms / 1000, ms % 1000 * 1000};
-	const int option[2] = {SO_SNDTIMEO, SO_RCVTIMEO};
-	long error = 0;
+/* Time between two attempts to connect. */
+enum { RETRY_US = 200 };
 
-	for (int i = 0; i < 2 && !error; i++)
-		error = fp_syscall6(FP_NR_setsockopt, fd, SOL_SOCKET, option[i], (long)timeout, sizeof(timeout), 0);
-	return error;
+/* Waits until the socket can be read, or so many microseconds; without a socket for that time. Returns ppoll's. */
+static long wait_for(struct pollfd *socket, uint64_t us) {
+	/* The kernel's struct timespec: two longs. */
+	long timeout[2] = {(long)(us / 1000000), (long)(us % 1000000 * 1000)};
+
+	return fp_syscall6(FP_NR_ppoll, (long)socket, socket ? 1 : 0, (long)timeout, 0, 0, 0);
 }
 
-static long connect_to(int fd, const char *path) {
+/*
+ * Connects as soon as the daemon's queue has room. It does not wait in connect(2): threads that do are served in their
+ * order, and another user may have thousands of them.
+ */
+static long connect_to(int fd, const char *path, uint32_t timeout_ms) {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	size_t length = 0;
+	long error;
 
 	for (; path[length]; length++) {
 		if (length == sizeof(address.sun_path) - 1)
 			return -ENAMETOOLONG;
 		address.sun_path[length] = path[length];
 	}
-	return fp_syscall4(FP_NR_connect, fd, (long)&address, sizeof(address), 0);
+	for (uint64_t left = timeout_ms * UINT64_C(1000) / RETRY_US;; left--) {
+		error = fp_syscall4(FP_NR_connect, fd, (long)&address, sizeof(address), 0);
+		if (error != -EAGAIN || !left)
+			return error;
+		wait_for(NULL, RETRY_US);
+	}
 }
 
 /* In a user namespace, root of the host is shown as this user; only root can listen in the default directory. */
@@ -107,11 +117,10 @@ static bool converse(int fd, const struct daemon *daemon, const struct fastpathd
 		     struct prepared *prepared, struct why *why) {
 	struct iovec parts = {(void *)request, sizeof(*request)};
 	struct msghdr message = {.msg_iov = &parts, .msg_iovlen = 1};
+	struct pollfd answer = {.fd = fd, .events = POLLIN};
 	int flags = 0;
 
-	long error = limit_waiting(fd, daemon->timeout_ms);
-	if (!error)
-		error = connect_to(fd, daemon->path);
+	long error = connect_to(fd, daemon->path, daemon->timeout_ms);
 	if (error)
 		return fp_because(why, "no daemon answers at its socket", error);
 	if (!is_trusted(fd, daemon->path, daemon->user, why))
@@ -119,7 +128,9 @@ static bool converse(int fd, const struct daemon *daemon, const struct fastpathd
 	error = fp_syscall4(FP_NR_sendmsg, fd, (long)&message, MSG_NOSIGNAL, 0);
 	if (fp_failed(error))
 		return fp_because(why, "the daemon takes no request", error);
-	long size = receive(fd, prepared, &flags);
+	long size = wait_for(&answer, daemon->timeout_ms * UINT64_C(1000));
+	if (!fp_failed(size))
+		size = receive(fd, prepared, &flags);
 	if (fp_failed(size))
 		return fp_because(why, "the daemon does not answer", size);
 	return is_complete(size, flags, request->operation, prepared, why);
@@ -129,7 +140,7 @@ bool fp_prepare(const struct daemon *daemon, const struct fastpathd_request *req
 		struct why *why) {
 	for (int i = 0; i < FP_DESCRIPTORS; i++)
 		prepared->fd[i] = -1;
-	long fd = fp_syscall4(FP_NR_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, 0);
+	long fd = fp_syscall4(FP_NR_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, 0);
 	if (fp_failed(fd))
 		return fp_because(why, "socket", fd);
 	bool done = converse((int)fd, daemon, request, prepared, why);

@@ -14,9 +14,9 @@ use nix::sys::socket::{
 };
 use sha2::{Digest, Sha256};
 
-/// Limit of clients that wait to be accepted; the kernel makes others wait, or refuses them. They are accepted in their
-/// order, and one user can fill the queue, so the limit bounds how long the others wait.
-pub(crate) const QUEUE: i32 = 128;
+/// Limit of clients that wait to be accepted. They are accepted in their order, and one user can fill the queue, so the
+/// limit bounds how long the others wait; they try to connect until it has room.
+pub(crate) const QUEUE: i32 = 16;
 
 /// Listens at a path that every user may connect to. Removes the socket of a dead daemon there, but not that of a
 /// running one. Makes the directory of the default socket only: another path may be mistyped.

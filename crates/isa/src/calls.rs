@@ -29,9 +29,8 @@ system_calls! {
     /// System call numbers, by the names of the kernel's tables.
     SystemCalls:
     adjtimex clock_adjtime clock_getres clock_gettime clock_settime clone close connect execve execveat exit_group fcntl
-    futex getcpu getpid getsockopt gettid gettimeofday kill mmap mprotect munmap openat prctl pread64 prlimit64 read
-    recvmsg rt_sigaction rt_sigprocmask rt_sigreturn seccomp sendmsg setns setsockopt settimeofday socket unshare
-    wait4 write
+    futex getcpu getpid getsockopt gettid gettimeofday kill mmap mprotect munmap openat ppoll prctl pread64 prlimit64
+    read recvmsg rt_sigaction rt_sigprocmask rt_sigreturn seccomp sendmsg setns settimeofday socket unshare wait4 write
     ;
     clock_adjtime64 clock_gettime64 clock_settime64 sigreturn time
 }
@@ -52,6 +51,7 @@ pub(crate) const ASM_GENERIC: SystemCalls = SystemCalls {
     read: 63,
     write: 64,
     pread64: 67,
+    ppoll: 73,
     exit_group: 94,
     unshare: 97,
     futex: 98,
@@ -71,7 +71,6 @@ pub(crate) const ASM_GENERIC: SystemCalls = SystemCalls {
     gettid: 178,
     socket: 198,
     connect: 203,
-    setsockopt: 208,
     getsockopt: 209,
     sendmsg: 211,
     recvmsg: 212,

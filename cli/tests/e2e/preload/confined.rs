@@ -69,9 +69,9 @@ fn the_trial_leaves_nothing_behind() {
 const CALLS: [libc::c_long; 10] = [
     libc::SYS_socket,
     libc::SYS_connect,
-    libc::SYS_setsockopt,
     libc::SYS_getsockopt,
     libc::SYS_sendmsg,
+    libc::SYS_ppoll,
     libc::SYS_recvmsg,
     libc::SYS_prctl,
     libc::SYS_prlimit64,
