@@ -38,7 +38,7 @@ FP_COLD int READ_SLOWLY(fp_clockid id, FP_TIMESPEC *ts) {
 FP_INLINE int read_clock(fp_clockid id, FP_TIMESPEC *ts, const struct fp_latch *latch, unsigned base) {
 	struct fp_time now;
 
-	if (fp_likely(fp_read_newest(latch, id, base, &now)))
+	if (fp_likely(fp_read_newest(latch, id, base, FP_ORDERED, &now)))
 		return answer(ts, now);
 	return READ_SLOWLY(id, ts);
 }

@@ -33,7 +33,7 @@ FP_HOT int FP_NAME(gettimeofday)(struct fp_timeval *tv, struct fp_timezone *tz) 
 	if (fp_unlikely(!tv))
 		return 0;
 #if __SIZEOF_POINTER__ == 8
-	if (fp_likely(fp_read_newest(fp_hres(), FP_CLOCK_REALTIME, FP_BASE_REALTIME, &now))) {
+	if (fp_likely(fp_read_newest(fp_hres(), FP_CLOCK_REALTIME, FP_BASE_REALTIME, FP_ORDERED, &now))) {
 		tv->tv_sec = now.sec;
 		tv->tv_usec = fp_to_usec(now.nsec);
 		return 0;

@@ -46,9 +46,18 @@ FP_INLINE struct fp_time fp_extrapolate(const struct fp_anchor *anchor, unsigned
 	return now;
 }
 
-/* The hot path: reads the newest anchor once. Returns 0 where it does not answer at this moment; fp_read_latch()
- * may. */
-FP_INLINE int fp_read_newest(const struct fp_latch *latch, fp_clockid id, unsigned base, struct fp_time *now) {
+/* Whether the counter is read after all earlier loads of the thread. */
+enum fp_order { FP_UNORDERED, FP_ORDERED };
+
+/*
+ * The hot path: reads the newest anchor once. Returns 0 where it does not answer at this moment; fp_read_latch()
+ * may.
+ *
+ * A counter that was read early is applied to no wrong anchor: before the newest anchor's base, it is a huge age. It is
+ * read no later than an ordered one: see fp_after_counter().
+ */
+FP_INLINE int fp_read_newest(const struct fp_latch *latch, fp_clockid id, unsigned base, enum fp_order order,
+			     struct fp_time *now) {
 	const struct fp_anchor *anchor = &latch->copy[0];
 	fp_u64 counter, age_cycles;
 	fp_u32 seq;
@@ -59,7 +68,7 @@ FP_INLINE int fp_read_newest(const struct fp_latch *latch, fp_clockid id, unsign
 	if (fp_unlikely(!fp_has(anchor->clocks, id)))
 		return 0;
 
-	counter = fp_read_counter();
+	counter = order == FP_ORDERED ? fp_read_counter() : fp_read_counter_unordered();
 	anchor = fp_after_counter(anchor, counter);
 	age_cycles = counter - anchor->base_cycles;
 	/* One compare for both: a counter before the base is a huge unsigned age. */

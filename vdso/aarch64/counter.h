@@ -35,6 +35,14 @@ FP_INLINE fp_u64 fp_read_counter(void) {
 	return counter;
 }
 
+/* The same in any order with earlier instructions: it may show a time from before an earlier load. */
+FP_INLINE fp_u64 fp_read_counter_unordered(void) {
+	fp_u64 counter;
+
+	__asm__ volatile("mrs %0, cntvct_el0" : "=r"(counter));
+	return counter;
+}
+
 /*
  * Returns `at` for loads that must come after the read of the counter: their address depends on the counter, with a
  * difference of 0. The barrier before the recheck orders the recheck after them, and so after the counter.

@@ -24,6 +24,14 @@ FP_INLINE fp_u64 fp_read_counter(void) {
 	return counter;
 }
 
+/* The same in any order with earlier instructions: it may show a time from before an earlier load. */
+FP_INLINE fp_u64 fp_read_counter_unordered(void) {
+	fp_u64 counter;
+
+	__asm__ volatile("mrrc p15, 1, %Q0, %R0, c14" : "=r"(counter));
+	return counter;
+}
+
 /* Returns `at` for loads that must come after the read of the counter. */
 FP_INLINE const void *fp_after_counter(const void *at, fp_u64 counter) {
 	fp_u32 nothing;

@@ -28,6 +28,14 @@ FP_INLINE fp_u64 fp_read_counter(void) {
 	return (fp_u64)high << 32 | low;
 }
 
+/* The same in any order with other instructions: it may show a time from before an earlier load. */
+FP_INLINE fp_u64 fp_read_counter_unordered(void) {
+	unsigned long low, high;
+
+	__asm__ volatile("rdtsc" : "=a"(low), "=d"(high));
+	return (fp_u64)high << 32 | low;
+}
+
 /*
  * Returns `at` for loads that should come after the read of the counter. They may come some cycles before it here,
  * since neither instruction holds later loads back, and the writer allows for that: no new anchor begins so soon

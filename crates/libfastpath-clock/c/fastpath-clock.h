@@ -58,8 +58,9 @@ struct fastpath_clock_evidence {
 };
 void fastpath_clock_evidence(struct fastpath_clock_evidence *evidence);
 
-/* fastpath_clock_now() as a function, for other languages. */
+/* fastpath_clock_now() and fastpath_clock_now_unordered() as functions, for other languages. */
 uint64_t fastpath_clock_read(void);
+uint64_t fastpath_clock_read_unordered(void);
 
 #ifdef __cplusplus
 }
@@ -69,6 +70,7 @@ uint64_t fastpath_clock_read(void);
 
 /* The reader is C, for ISAs whose programs fastpathd serves. */
 static inline uint64_t fastpath_clock_now(void) { return fastpath_clock_read(); }
+static inline uint64_t fastpath_clock_now_unordered(void) { return fastpath_clock_read(); }
 
 #else
 #define FASTPATH_CLOCK_READS_PAGES 1
@@ -76,21 +78,34 @@ static inline uint64_t fastpath_clock_now(void) { return fastpath_clock_read(); 
 #include "isa.h"
 #include "latch.h"
 
-/* The rest of fastpath_clock_now(). */
+/* The rest of fp_clock_read(). Later reads of the counter come after it. */
 FP_HIDDEN uint64_t fp_clock_read_slowly(void);
+
+FP_INLINE uint64_t fp_clock_read(enum fp_order order) {
+	struct fp_time now;
+
+	if (fp_likely(fp_read_newest(fp_hres(), FP_CLOCK_MONOTONIC, FP_BASE_MONOTONIC, order, &now)))
+		return now.sec * FP_NSEC_PER_SEC + now.nsec;
+	return fp_clock_read_slowly();
+}
 
 /*
  * Returns CLOCK_MONOTONIC in nanoseconds. Ordered: after all earlier loads of this thread. It never goes back, in a
  * thread or from one to another. No lock, no allocation, no system call but the kernel's clock_gettime where it has no
  * vDSO. May be called in a signal handler.
  */
-FP_INLINE uint64_t fastpath_clock_now(void) {
-	struct fp_time now;
+FP_INLINE uint64_t fastpath_clock_now(void) { return fp_clock_read(FP_ORDERED); }
 
-	if (fp_likely(fp_read_newest(fp_hres(), FP_CLOCK_MONOTONIC, FP_BASE_MONOTONIC, &now)))
-		return now.sec * FP_NSEC_PER_SEC + now.nsec;
-	return fp_clock_read_slowly();
-}
+/*
+ * Returns the same time, but the CPU may read its counter before earlier loads of this thread have finished: by less
+ * than a microsecond, and never before an earlier call of either function. So times of one thread stay in order, and a
+ * time may be before one that another thread has shown it.
+ *
+ * "Earlier call" holds as far as a CPU executes a thread's reads of its counter in their order. x86 CPUs do ("RDTSC
+ * ... is guaranteed to return a monotonically increasing unique value whenever executed", Intel SDM volume 3). The Arm
+ * architecture does not say so.
+ */
+FP_INLINE uint64_t fastpath_clock_now_unordered(void) { return fp_clock_read(FP_UNORDERED); }
 
 #endif
 

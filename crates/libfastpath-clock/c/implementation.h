@@ -12,6 +12,8 @@ uint64_t fastpath_clock_read(void) {
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
+uint64_t fastpath_clock_read_unordered(void) { return fastpath_clock_read(); }
+
 int fastpath_clock_open(unsigned flags) {
 	(void)flags;
 	return FASTPATH_CLOCK_KERNEL;
@@ -56,11 +58,16 @@ uint64_t fp_clock_read_slowly(void) {
 	struct timespec now = {0, 0};
 
 	fp_clock_gettime_slowly(FP_CLOCK_MONOTONIC, &now);
+	/* A later unordered read does not come before the kernel's. Without a page, counters may be forbidden. */
+	if (fp_page_at(0) != &fp_clock_no_page)
+		fp_read_counter();
 	errno = saved;
 	return (uint64_t)now.tv_sec * FP_NSEC_PER_SEC + (uint64_t)now.tv_nsec;
 }
 
 uint64_t fastpath_clock_read(void) { return fastpath_clock_now(); }
+
+uint64_t fastpath_clock_read_unordered(void) { return fastpath_clock_now_unordered(); }
 
 /* Returns whether reading the counter raises no SIGSEGV here. */
 static bool fp_clock_may_read_counter(struct why *why) {

@@ -29,6 +29,7 @@ struct Facts {
 unsafe extern "C" {
     safe fn fastpath_clock_open(flags: c_uint) -> c_int;
     safe fn fastpath_clock_read() -> u64;
+    safe fn fastpath_clock_read_unordered() -> u64;
     fn fastpath_clock_evidence(facts: *mut Facts);
 }
 
@@ -67,6 +68,13 @@ pub fn open(may_publish: bool) -> Source {
 #[inline]
 pub fn now() -> u64 {
     fastpath_clock_read()
+}
+
+/// Returns the same, but the CPU may read its counter before earlier loads of this thread have finished. Times of one
+/// thread stay in order; one may be before a time that another thread has shown. `fastpath-clock.h` says more.
+#[inline]
+pub fn now_unordered() -> u64 {
+    fastpath_clock_read_unordered()
 }
 
 /// Why the counter is used for times, or is not.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant as Timer};
 
-use libfastpath_clock::{Instant, Source, evidence, now, open};
+use libfastpath_clock::{Instant, Source, evidence, now, now_unordered, open};
 
 /// Reads in several threads, each of which must see no time from before one that another has shown.
 fn read_in_threads(latest: &AtomicU64, reads: u32) {
@@ -12,9 +12,10 @@ fn read_in_threads(latest: &AtomicU64, reads: u32) {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..reads {
-                    let shown = latest.load(Ordering::SeqCst);
+                    let shown = now_unordered().max(latest.load(Ordering::SeqCst));
                     let time = now();
                     assert!(time >= shown, "{} ns back", shown - time);
+                    assert!(now_unordered() >= time);
                     latest.fetch_max(time, Ordering::SeqCst);
                 }
             });
