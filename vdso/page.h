@@ -23,6 +23,10 @@
  * stores `floors` once, from the old value to the new one: a bit that both have is never clear in between. A bit is
  * cleared only where the kernel's clock was set, or the newest anchor has no time of the clock.
  *
+ * REALTIME's distance from UTC is at most utc_error_ns + ((counter - base_cycles) * utc_error_mult >> shift), by what
+ * the kernel said of it (adjtimex(2), maxerror) when the anchor was made. The image does not read this;
+ * fastpath-clock.h does. utc_error_mult is at most mult, so nothing overflows.
+ *
  * copy[0].seq guards both copies (Linux convention: 0 is "never seeded", odd is "copy[0] is being written: use
  * copy[1]").
  *
@@ -52,7 +56,9 @@ struct fp_anchor {
 	fp_u32 floors;                 /* bit per clock id that this anchor answers or has answered: see above */
 	struct fp_base base[FP_BASES]; /* REALTIME and MONOTONIC share the first cache line with all of the above */
 	fp_u32 by_cpu;                 /* in place of `clocks`, with FP_PAGE_OFFSETS */
-	fp_u32 reserved2[7];
+	fp_u32 utc_error_mult;         /* what utc_error_ns grows by per count, << shift */
+	fp_u64 utc_error_ns;           /* bound on the distance of REALTIME from UTC at base_cycles; 0: unknown */
+	fp_u32 reserved2[4];
 };
 
 /*

@@ -1,5 +1,6 @@
 //! The discipline of one host's clocks: takes samples and makes anchors.
 
+use fastpath_page::anchor::UtcError;
 use fastpath_page::layout::BASES;
 use fastpath_page::{Anchor, Base, ClockSet, Rate};
 
@@ -9,10 +10,11 @@ use crate::ntp::{LATEST_NS, Ntp, SLEWS_ON_NS};
 use crate::offset::{Change, Measured, Offset};
 use crate::steer::{Shown, Times, ahead_of_ns, is_behind, rate_of, steer, visible_ns};
 use crate::track::{RateLimits, Seen, Track};
+use crate::utc::MaxError;
 use crate::widths::Widths;
 use fastpath_page::Reason;
 
-const REALTIME: usize = 0;
+pub(crate) const REALTIME: usize = 0;
 pub(crate) const MONOTONIC: usize = 1;
 const BOOTTIME: usize = 2;
 const TAI: usize = 3;
@@ -143,6 +145,7 @@ impl Default for Config {
 
 /// The result of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "a publisher does not allocate")]
 pub enum Outcome {
     /// Nothing to publish: not enough samples yet, or this one was interrupted. The anchors in force stay in force.
     Wait,
@@ -214,6 +217,8 @@ pub struct Discipline {
     ntp: Option<Ntp>,
     /// Time at which a slew that changes the rate each second was last seen pending.
     pending_at_ns: Option<u64>,
+    /// Bound on the error of the kernel's REALTIME at the last sample; `None`: unknown.
+    max_error: Option<MaxError>,
     ahead_ns: Option<i64>,
 }
 
@@ -238,6 +243,7 @@ impl Discipline {
             sampled_real_ns: 0,
             ntp: None,
             pending_at_ns: None,
+            max_error: None,
             ahead_ns: None,
         }
     }
@@ -259,6 +265,7 @@ impl Discipline {
     pub fn is_news(&self, ntp: &Ntp) -> bool {
         let same = |known: Ntp| {
             (known.freq, known.tick_us, known.tai_s, known.leap) == (ntp.freq, ntp.tick_us, ntp.tai_s, ntp.leap)
+                && known.is_synchronized == ntp.is_synchronized
                 && (known.is_slewing() || !ntp.is_slewing())
         };
         !self.ntp.is_some_and(same)
@@ -367,6 +374,7 @@ impl Discipline {
         self.retry = false;
         self.sampled_at_ns = sample.mono.time_ns;
         self.sampled_real_ns = sample.real.time_ns;
+        self.follow_max_error(sample);
         for (index, bracket) in others(sample) {
             self.widths[index].see(&bracket);
         }
@@ -438,7 +446,7 @@ impl Discipline {
             self.retry = true;
             return Outcome::Wait;
         }
-        self.publish(&line, effective_at(), residual_ns.unwrap_or(0.0).round() as i64)
+        self.publish(sample, &line, effective_at(), residual_ns.unwrap_or(0.0).round() as i64)
     }
 
     /// Takes a sample that was taken because the kernel reported that REALTIME was set (a timerfd was cancelled).
@@ -453,6 +461,7 @@ impl Discipline {
             self.retry = true;
             return Outcome::Wait;
         }
+        self.follow_max_error(sample);
         let stepped = self.in_force.stepped;
         let effective_at = effective_at();
         if stepped == [false; BASES] || effective_at == hres.base_cycles || !hres.covers(effective_at) {
@@ -470,7 +479,7 @@ impl Discipline {
             }
         });
         let mono_ns_shifted = next.base[MONOTONIC].ns_shifted(next.rate.shift);
-        let next = self.with_bases(next, mono_ns_shifted, offsets_ns);
+        let next = self.with_utc_error(self.with_bases(next, mono_ns_shifted, offsets_ns), sample, &line);
         self.before = self.in_force;
         self.in_force = InForce {
             hres: Some(next),
@@ -625,6 +634,24 @@ impl Discipline {
         anchor
     }
 
+    fn follow_max_error(&mut self, sample: &Sample) {
+        let follow = |ntp: Ntp| MaxError::follow(self.max_error, &ntp, sample.mono.time_ns);
+        self.max_error = sample.ntp.and_then(follow);
+    }
+
+    /// Returns the anchor with its distance from UTC.
+    fn with_utc_error(&self, mut anchor: Anchor, sample: &Sample, line: &Line) -> Anchor {
+        // MONOTONIC_RAW is not adjusted; without it, adjtimex(2) says by how much MONOTONIC is, but for a slew.
+        let unadjusted = self.raw.line().map(|raw| line.ns_per_cycle / raw.ns_per_cycle);
+        let slew = unadjusted.or(self.ntp.map(Ntp::rate)).unwrap_or(1.0) - 1.0;
+        if let Some(max_error) = self.max_error
+            && anchor.clocks.contains(ClockSet::REALTIME)
+        {
+            anchor.utc_error = max_error.of_anchor(&anchor, &sample.real, line, slew);
+        }
+        anchor
+    }
+
     /// Returns how far MONOTONIC must be put forward so that no clock goes back when the offsets are refined.
     fn lift_ns(&self) -> u64 {
         // A withdrawn anchor binds as well, but a clock may have been stepped since without notice.
@@ -656,7 +683,7 @@ impl Discipline {
         }
     }
 
-    fn publish(&mut self, line: &Line, effective_at: u64, residual_ns: i64) -> Outcome {
+    fn publish(&mut self, sample: &Sample, line: &Line, effective_at: u64, residual_ns: i64) -> Outcome {
         let previous = self.in_force.hres.as_ref();
         // Before the base of the anchor in force, readers still use the previous one.
         if previous.is_some_and(|previous| cycles_between(previous.base_cycles, effective_at) <= 0) {
@@ -710,12 +737,14 @@ impl Discipline {
             rate: course.rate,
             cap_cycles: course.cap_cycles,
             base: [Base::default(); BASES],
+            utc_error: UtcError::default(),
         };
         let hres = self.with_bases(
             empty,
             course.start_ns_shifted + lift_ns_shifted,
             std::array::from_fn(|index| self.offset_ns(index)),
         );
+        let hres = self.with_utc_error(hres, sample, line);
         let raw = match self.next_raw(effective_at, times, hres.cap_cycles) {
             Ok(raw) => raw,
             Err(reason) => return self.start_over(reason),
@@ -763,6 +792,7 @@ impl Discipline {
             rate: course.rate,
             cap_cycles: course.cap_cycles.min(most_cycles),
             base,
+            utc_error: UtcError::default(),
         }))
     }
 
@@ -829,6 +859,7 @@ impl Discipline {
         self.before = self.in_force;
         self.ntp = None;
         self.pending_at_ns = None;
+        self.max_error = None;
         self.line_is_average = false;
         self.window_ns = self.config.first_window_ns;
         Outcome::Withdraw(reason)

@@ -24,6 +24,7 @@ mod offset;
 pub mod recent;
 mod steer;
 mod track;
+mod utc;
 mod widths;
 
 pub use bracket::{Bracket, Sample, tightest};

@@ -62,6 +62,8 @@ pub struct Ntp {
     pub leap: Option<Leap>,
     /// Whether a daemon synchronizes the kernel's clock (no STA_UNSYNC) and therefore changes it again.
     pub is_synchronized: bool,
+    /// Bound on the distance of the kernel's REALTIME from UTC, as a daemon stated it, and the kernel has grown it since.
+    pub max_error_us: u64,
 }
 
 impl Ntp {
@@ -144,6 +146,7 @@ mod tests {
         tai_s: 37,
         leap: None,
         is_synchronized: false,
+        max_error_us: 16_000_000,
     };
     const MIDNIGHT_NS: u64 = 20_000 * DAY_NS;
 

@@ -46,6 +46,7 @@ impl Machine {
             tai_s: 37,
             leap: random.chance(0.1).then_some(Leap::Insert),
             is_synchronized: random.chance(0.5),
+            max_error_us: of_any_size(&mut random, 0.0, 30.0) as u64,
         };
         let real_ns = of_any_size(&mut random, 0.0, 63.0) as u64;
         Machine {

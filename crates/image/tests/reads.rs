@@ -27,6 +27,7 @@ fn still() -> Anchor {
             sec: PAGE_SEC + 100 * index as u64,
             nsec_shifted: 123_456_789 << SHIFT,
         }),
+        utc_error: Default::default(),
     }
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * fastpath-clock: CLOCK_MONOTONIC by the CPU's counter, for programs that would otherwise read the counter themselves.
+ * fastpath-clock: CLOCK_MONOTONIC and bounds of UTC by the CPU's counter, for programs that would otherwise read the
+ * counter themselves.
  *
  * docs/clock.md is the guide. This file is all that a C program needs: it links no library, and works where fastpath
  * is not installed. Exactly one C file of a program (or of a shared library) contains the functions:
@@ -61,6 +62,31 @@ void fastpath_clock_evidence(struct fastpath_clock_evidence *evidence);
 /* fastpath_clock_now() and fastpath_clock_now_unordered() as functions, for other languages. */
 uint64_t fastpath_clock_read(void);
 uint64_t fastpath_clock_read_unordered(void);
+
+/* UTC, in nanoseconds since 1970 as CLOCK_REALTIME counts them. */
+struct fastpath_clock_utc {
+	uint64_t earliest_ns;
+	uint64_t latest_ns;
+};
+
+/*
+ * Stores between which times UTC is: CLOCK_REALTIME, less and plus the sum of
+ *
+ *     the error that the daemon which synchronizes the kernel's clock has stated (adjtimex(2), maxerror),
+ *     500 ppm of the time since then, as the kernel has it grow, but also within a second,
+ *     the page's distance from the kernel's clock when that was last read, at most 0.4 s ago,
+ *     and for the time since then, the kernel's adjustment: some 20 ppm, 8 % while chronyd slews by ticks.
+ *
+ * The kernel's clock is between them too, unless a slew by ticks has just begun.
+ *
+ * Returns 1; or 0 where UTC is not known: the kernel's clock is not synchronized (STA_UNSYNC, or a maxerror of 16 s),
+ * or adjtimex(2) failed. The bounds are then 0 and UINT64_MAX. They rely on the daemon's statement. Until a step of
+ * CLOCK_REALTIME is noticed, they are those from before it.
+ *
+ * Ordered as fastpath_clock_now() is. By a page of fastpathd's, no system call is made. Where that has no bounds, and
+ * without it, each call is one of adjtimex(2), for which a seccomp filter may kill.
+ */
+int fastpath_clock_now_bounded(struct fastpath_clock_utc *utc);
 
 #ifdef __cplusplus
 }

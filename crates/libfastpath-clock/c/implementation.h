@@ -2,6 +2,34 @@
 /* The functions of fastpath-clock.h. */
 #include <errno.h>
 #include <time.h>
+#ifdef __linux__
+#include <sys/timex.h>
+#endif
+
+static int fp_clock_store_utc(struct fastpath_clock_utc *utc, uint64_t now_ns, uint64_t error_ns) {
+	utc->earliest_ns = now_ns < error_ns ? 0 : now_ns - error_ns;
+	utc->latest_ns = now_ns + error_ns;
+	return 1;
+}
+
+static int fp_clock_ask_kernel_for_utc(struct fastpath_clock_utc *utc) {
+#ifdef __linux__
+	const int saved = errno;
+	struct timex timex = {.modes = 0};
+	const int state = adjtimex(&timex);
+	const uint64_t unit_ns = timex.status & STA_NANO ? 1 : 1000;
+
+	errno = saved;
+	/* 16 s: NTP_PHASE_LIMIT in include/linux/timex.h */
+	if (state >= 0 && !(timex.status & STA_UNSYNC) && timex.maxerror >= 0 && timex.maxerror < 16000000)
+		return fp_clock_store_utc(
+		    utc, (uint64_t)timex.time.tv_sec * 1000000000 + (uint64_t)timex.time.tv_usec * unit_ns,
+		    /* And the growth in this second, which the kernel adds at its end. */
+		    (uint64_t)timex.maxerror * 1000 + 500000 + unit_ns);
+#endif
+	*utc = (struct fastpath_clock_utc){0, UINT64_MAX};
+	return 0;
+}
 
 #ifndef FASTPATH_CLOCK_READS_PAGES
 
@@ -13,6 +41,8 @@ uint64_t fastpath_clock_read(void) {
 }
 
 uint64_t fastpath_clock_read_unordered(void) { return fastpath_clock_read(); }
+
+int fastpath_clock_now_bounded(struct fastpath_clock_utc *utc) { return fp_clock_ask_kernel_for_utc(utc); }
 
 int fastpath_clock_open(unsigned flags) {
 	(void)flags;
@@ -69,6 +99,44 @@ uint64_t fastpath_clock_read(void) { return fastpath_clock_now(); }
 
 uint64_t fastpath_clock_read_unordered(void) { return fastpath_clock_now_unordered(); }
 
+/* As fp_read_latch(), with the anchor's distance from UTC. */
+int fastpath_clock_now_bounded(struct fastpath_clock_utc *utc) {
+	const struct fp_page *page = fp_page_at(0);
+	const struct fp_latch *latch;
+	fp_u64 now_ns, error_ns;
+	fp_u32 seq;
+	bool answers;
+
+	do {
+		const struct fp_anchor *anchor;
+		struct fp_time now;
+		fp_u64 counter, age_cycles;
+
+		seq = fp_load_acquire(&page->hres.copy[0].seq);
+		anchor = &page->hres.copy[seq & 1];
+		if (!fp_has(anchor->floors, FP_CLOCK_REALTIME))
+			return fp_clock_ask_kernel_for_utc(utc);
+		counter = read_counter(page);
+		latch = fp_after_counter(&page->hres, counter);
+		anchor = &latch->copy[seq & 1];
+		age_cycles = counter - anchor->base_cycles;
+		if (age_cycles >> 63 && !(seq & 1)) {
+			/* The newest anchor is not in force yet. */
+			anchor = &latch->copy[1];
+			age_cycles = counter - anchor->base_cycles;
+		}
+		answers = age_cycles <= anchor->cap_cycles && anchor->utc_error_ns &&
+			  fp_has(anchor->clocks | anchor->by_cpu, FP_CLOCK_REALTIME);
+		now = fp_extrapolate(anchor, FP_BASE_REALTIME, age_cycles);
+		now_ns = now.sec * FP_NSEC_PER_SEC + now.nsec;
+		/* One more for each rounding down. */
+		error_ns = anchor->utc_error_ns + (age_cycles * anchor->utc_error_mult >> anchor->shift) + 1;
+
+		fp_load_barrier();
+	} while (latch->copy[0].seq != seq);
+	return answers ? fp_clock_store_utc(utc, now_ns, error_ns) : fp_clock_ask_kernel_for_utc(utc);
+}
+
 /* Returns whether reading the counter raises no SIGSEGV here. */
 static bool fp_clock_may_read_counter(struct why *why) {
 	int mode = PR_TSC_ENABLE;
@@ -105,7 +173,7 @@ static const struct fp_page *fp_clock_request(struct why *why) {
 	    .version = FASTPATHD_VERSION,
 	    .operation = FASTPATHD_PAGE,
 	    .flags = FASTPATHD_FOR_CLOCK,
-	    .clocks = 1u << FP_CLOCK_MONOTONIC,
+	    .clocks = 1u << FP_CLOCK_MONOTONIC | 1u << FP_CLOCK_REALTIME,
 	};
 	const size_t size = FASTPATHD_MAILBOX_OFFSET + FP_PAGE_SIZE;
 	struct prepared given;

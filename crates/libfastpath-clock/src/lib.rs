@@ -1,4 +1,4 @@
-//! CLOCK_MONOTONIC by the CPU's counter, for programs that would otherwise read the counter themselves.
+//! CLOCK_MONOTONIC and bounds of UTC by the CPU's counter, for programs that would otherwise read the counter themselves.
 //!
 //! `docs/clock.md` is the guide. Times come from a page of `fastpathd`'s, which is withdrawn when the counter cannot be
 //! believed; where there is none, from the kernel. The code is that of `fastpath-clock.h`.
@@ -6,8 +6,8 @@
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::fmt;
 use std::io;
-use std::ops::{Add, AddAssign, Sub, SubAssign};
-use std::time::Duration;
+use std::ops::{Add, AddAssign, RangeInclusive, Sub, SubAssign};
+use std::time::{Duration, SystemTime};
 
 use fastpath::fastpath_reason_string;
 
@@ -26,10 +26,19 @@ struct Facts {
     said: *const c_char,
 }
 
+/// `struct fastpath_clock_utc`
+#[repr(C)]
+#[derive(Default)]
+struct Bounds {
+    earliest_ns: u64,
+    latest_ns: u64,
+}
+
 unsafe extern "C" {
     safe fn fastpath_clock_open(flags: c_uint) -> c_int;
     safe fn fastpath_clock_read() -> u64;
     safe fn fastpath_clock_read_unordered() -> u64;
+    safe fn fastpath_clock_now_bounded(utc: &mut Bounds) -> c_int;
     fn fastpath_clock_evidence(facts: *mut Facts);
 }
 
@@ -75,6 +84,14 @@ pub fn now() -> u64 {
 #[inline]
 pub fn now_unordered() -> u64 {
     fastpath_clock_read_unordered()
+}
+
+/// Returns between which times UTC is, as far as the daemon that synchronizes the kernel's clock says; `None`: it is not
+/// synchronized. `fastpath-clock.h` says what is in the bounds, and when this is a system call, adjtimex(2).
+pub fn now_bounded() -> Option<RangeInclusive<SystemTime>> {
+    let mut utc = Bounds::default();
+    let at = |ns| SystemTime::UNIX_EPOCH + Duration::from_nanos(ns);
+    (fastpath_clock_now_bounded(&mut utc) != 0).then(|| at(utc.earliest_ns)..=at(utc.latest_ns))
 }
 
 /// Why the counter is used for times, or is not.

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant as Timer};
+use std::time::{Duration, Instant as Timer, SystemTime};
 
-use libfastpath_clock::{Instant, Source, evidence, now, now_unordered, open};
+use libfastpath_clock::{Instant, Source, evidence, now, now_bounded, now_unordered, open};
 
 /// Reads in several threads, each of which must see no time from before one that another has shown.
 fn read_in_threads(latest: &AtomicU64, reads: u32) {
@@ -49,6 +49,16 @@ fn times_never_go_back_from_the_kernel_to_a_page_of_this_process() {
         read_in_threads(&latest, 50_000);
         reads += 50_000;
         assert!(begun.elapsed() < Duration::from_secs(100), "{:?}", evidence());
+    }
+}
+
+/// Without fastpathd. (By a page, and while the clock is set: tests/slews/run)
+#[test]
+fn the_bounds_of_utc_contain_the_kernels_time_if_it_is_synchronized() {
+    let before = SystemTime::now();
+    match now_bounded() {
+        Some(utc) => assert!(before <= *utc.end() && *utc.start() <= SystemTime::now(), "{utc:?}"),
+        None => println!("the kernel's clock is not synchronized"),
     }
 }
 

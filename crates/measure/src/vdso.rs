@@ -306,6 +306,7 @@ mod tests {
             },
             cap_cycles,
             base: Default::default(),
+            utc_error: Default::default(),
         }
     }
 

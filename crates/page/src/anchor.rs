@@ -169,6 +169,19 @@ impl Rate {
     }
 }
 
+/// Longest distance from UTC that an anchor states, in nanoseconds: the kernel's own limit (NTP_PHASE_LIMIT,
+/// include/linux/timex.h), where it is unknown.
+pub const MAX_UTC_ERROR_NS: u64 = 16 * NSEC_PER_SEC;
+
+/// Bound on the distance of REALTIME from UTC. The default: unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UtcError {
+    /// Nanoseconds at the anchor's base; 0: unknown.
+    pub ns: u64,
+    /// Growth per count, in nanoseconds shifted left by the rate's `shift`.
+    pub mult: u32,
+}
+
 /// The times of the clocks at one value of the counter, the rate from there, and the max age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
@@ -182,6 +195,8 @@ pub struct Anchor {
     pub cap_cycles: u32,
     /// The time of each clock at `base_cycles`; see [`base_index`].
     pub base: [Base; BASES],
+    /// How far REALTIME may be from UTC.
+    pub utc_error: UtcError,
 }
 
 impl Anchor {
@@ -190,6 +205,8 @@ impl Anchor {
         self.rate.mult > 0
             && self.rate.shift <= MAX_SHIFT
             && self.cap_cycles <= self.rate.max_cap()
+            && self.utc_error.mult <= self.rate.mult
+            && self.utc_error.ns < MAX_UTC_ERROR_NS
             && self
                 .base
                 .iter()
@@ -264,7 +281,7 @@ impl Anchor {
     ///
     /// Where the shift changes, fractions are rounded up: at `counter` no clock shows less than on this anchor, not by
     /// the smallest fraction, so time cannot go back by rounding. The cap is kept in counts and clipped to the new
-    /// rate's limit.
+    /// rate's limit. How far REALTIME is from UTC is unknown.
     pub fn rebase_with(&self, counter: u64, rate: Rate) -> Anchor {
         let counter = if (counter.wrapping_sub(self.base_cycles) as i64) < 0 {
             self.base_cycles
@@ -282,6 +299,7 @@ impl Anchor {
             rate,
             cap_cycles: self.cap_cycles.min(rate.max_cap()),
             base,
+            utc_error: UtcError::default(),
         }
     }
 }

@@ -67,8 +67,12 @@ pub struct AnchorCell {
     pub base: [BaseCell; BASES],
     /// In place of `clocks` on a page with [`FLAG_OFFSETS`].
     pub by_cpu: AtomicU32,
+    /// What `utc_error_ns` grows by per count, shifted left by `shift`.
+    pub utc_error_mult: AtomicU32,
+    /// Bound on the distance of REALTIME from UTC at `base_cycles`, in nanoseconds; 0: unknown.
+    pub utc_error_ns: AtomicU64,
     /// Zero. Fills two cache lines, so that a latch's copies never share one.
-    pub reserved2: [AtomicU32; 7],
+    pub reserved2: [AtomicU32; 4],
 }
 
 impl AnchorCell {
@@ -273,7 +277,7 @@ pub fn fields() -> Vec<Field> {
     let mut out = Vec::new();
     fields_of!(out, BaseCell as "fp_base": sec, nsec_shifted);
     fields_of!(out, AnchorCell as "fp_anchor": seq, clocks, base_cycles, mult, shift, cap_cycles, floors, base, by_cpu,
-        reserved2);
+        utc_error_mult, utc_error_ns, reserved2);
     fields_of!(out, Latch as "fp_latch": copy);
     fields_of!(out, Header as "fp_header": magic, abi, size, hres_res_ns, coarse_res_ns, flags, cpu, node, clocks, keeper,
         reserved);

@@ -12,6 +12,7 @@ use crate::reason::Reason;
 use crate::sync::{Ordering, fence};
 use crate::writer::{Stats, Watch, Withdrawal};
 
+const REALTIME: u32 = 0;
 /// The clock id that has a latch of its own.
 const MONOTONIC_RAW: u32 = 4;
 
@@ -105,11 +106,11 @@ pub struct Reader<'p> {
 }
 
 /// Result of one attempt.
-enum Attempt {
+enum Attempt<T> {
     /// An anchor answers.
-    Answer((u64, u32)),
+    Answer(T),
     /// None does, and readers were shown this time at most.
-    Floor((u64, u32)),
+    Floor(T),
     Nothing,
     Again,
 }
@@ -181,7 +182,34 @@ impl<'p> Reader<'p> {
         }
     }
 
-    fn look(&self, clock_id: u32, attempts: u32, mut counter: impl FnMut() -> u64) -> Attempt {
+    /// Returns the earliest and the latest UTC in nanoseconds since 1970, as `fastpath_clock_now_bounded()` does; `None`
+    /// where that asks the kernel.
+    pub fn utc(&self, counter: impl FnMut() -> u64) -> Option<(u64, u64)> {
+        let bounds = |copy: &AnchorCell, index, elapsed_cycles: u64| {
+            let (sec, nsec) = compute(copy, index, elapsed_cycles);
+            let error_ns = copy.utc_error_ns.load(Ordering::Relaxed);
+            let grown = elapsed_cycles.wrapping_mul(u64::from(copy.utc_error_mult.load(Ordering::Relaxed)));
+            let grown_ns = grown.wrapping_shr(copy.shift.load(Ordering::Relaxed)) + 1;
+            let now_ns = sec.wrapping_mul(NSEC_PER_SEC).wrapping_add(u64::from(nsec));
+            (error_ns, now_ns, error_ns.wrapping_add(grown_ns))
+        };
+        match self.look_for(REALTIME, ATTEMPTS, counter, bounds) {
+            Attempt::Answer((1.., now_ns, error_ns)) => Some((now_ns.saturating_sub(error_ns), now_ns + error_ns)),
+            _ => None,
+        }
+    }
+
+    fn look(&self, clock_id: u32, attempts: u32, counter: impl FnMut() -> u64) -> Attempt<(u64, u32)> {
+        self.look_for(clock_id, attempts, counter, compute)
+    }
+
+    fn look_for<T>(
+        &self,
+        clock_id: u32,
+        attempts: u32,
+        mut counter: impl FnMut() -> u64,
+        compute: impl Fn(&AnchorCell, usize, u64) -> T,
+    ) -> Attempt<T> {
         let Some(index) = base_index(clock_id) else {
             return Attempt::Nothing;
         };
@@ -191,7 +219,9 @@ impl<'p> Reader<'p> {
             &self.page.hres
         };
         for _ in 0..attempts {
-            match attempt(latch, clock_id, index, &mut counter) {
+            match attempt(latch, clock_id, &mut counter, |copy, elapsed| {
+                compute(copy, index, elapsed)
+            }) {
                 Attempt::Again => {}
                 result => return result,
             }
@@ -255,7 +285,12 @@ fn is_later(floor: (u64, u32), kernel: (u64, u32)) -> bool {
     (1..=i128::from(FLOOR_LIMIT_NS)).contains(&(ns(floor) - ns(kernel)))
 }
 
-fn attempt(latch: &Latch, clock_id: u32, index: usize, counter: &mut impl FnMut() -> u64) -> Attempt {
+fn attempt<T>(
+    latch: &Latch,
+    clock_id: u32,
+    counter: &mut impl FnMut() -> u64,
+    compute: impl Fn(&AnchorCell, u64) -> T,
+) -> Attempt<T> {
     let seq = latch.copy[0].seq.load(Ordering::Acquire);
     let odd = seq & 1 == 1;
     let mut copy = &latch.copy[usize::from(odd)];
@@ -278,7 +313,7 @@ fn attempt(latch: &Latch, clock_id: u32, index: usize, counter: &mut impl FnMut(
         answers = false;
         elapsed_cycles = if (elapsed_cycles as i64) < 0 { 0 } else { cap_cycles };
     }
-    let time = compute(copy, index, elapsed_cycles);
+    let time = compute(copy, elapsed_cycles);
     // Orders the loads above before the recheck, which an acquire load of seq would not do.
     fence(Ordering::Acquire);
     if latch.copy[0].seq.load(Ordering::Relaxed) != seq {

@@ -17,7 +17,7 @@
 use std::mem::size_of;
 use std::ptr::NonNull;
 
-use crate::anchor::{Anchor, Base, ClockSet, MAX_SHIFT, Rate, base_index};
+use crate::anchor::{Anchor, Base, ClockSet, MAX_SHIFT, Rate, UtcError, base_index};
 use crate::layout::{
     ABI, AHEAD_UNKNOWN, AnchorCell, BASES, FLAG_OFFSETS, FLOOR_LIMIT_NS, HISTORY, Latch, MAGIC, Page,
     WATCH_ALLOWS_NON_INVARIANT,
@@ -394,6 +394,8 @@ impl<'p> Writer<'p> {
         self.store32(&cell.mult, anchor.rate.mult);
         self.store32(&cell.shift, anchor.rate.shift);
         self.store32(&cell.cap_cycles, anchor.cap_cycles);
+        self.store32(&cell.utc_error_mult, anchor.utc_error.mult);
+        self.store64(&cell.utc_error_ns, anchor.utc_error.ns);
         for (cell, base) in cell.base.iter().zip(&anchor.base) {
             self.store64(&cell.sec, base.sec);
             self.store64(&cell.nsec_shifted, base.nsec_shifted);
@@ -658,5 +660,9 @@ fn load(cell: &AnchorCell) -> Anchor {
         },
         cap_cycles: cell.cap_cycles.load(Ordering::Relaxed),
         base,
+        utc_error: UtcError {
+            ns: cell.utc_error_ns.load(Ordering::Relaxed),
+            mult: cell.utc_error_mult.load(Ordering::Relaxed),
+        },
     }
 }

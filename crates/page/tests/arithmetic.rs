@@ -1,7 +1,7 @@
 //! Edge cases of an anchor's arithmetic, against exact wide arithmetic.
 #![cfg(not(loom))]
 
-use fastpath_page::anchor::{MAX_SHIFT, NSEC_PER_SEC, reshift_up};
+use fastpath_page::anchor::{MAX_SHIFT, MAX_UTC_ERROR_NS, NSEC_PER_SEC, UtcError, reshift_up};
 use fastpath_page::{Anchor, Base, ClockSet, Page, PublishError, Rate, Reader, Writer};
 use proptest::prelude::*;
 
@@ -34,6 +34,7 @@ fn anchors() -> impl Strategy<Value = Anchor> {
                 rate,
                 cap_cycles: rate.max_cap(),
                 base,
+                utc_error: Default::default(),
             }
         },
     )
@@ -65,6 +66,8 @@ fn exact(anchor: &Anchor, elapsed_cycles: u64) -> (u64, u32) {
 proptest! {
     #[test]
     fn a_reader_computes_what_exact_arithmetic_does(anchor in anchors(), choice in 0..4u8, index: prop::sample::Index) {
+        let utc_error = UtcError { ns: 1_000, mult: anchor.rate.mult / 2 };
+        let anchor = Anchor { utc_error, ..anchor };
         prop_assert!(anchor.is_within_limits());
         let elapsed_cycles = elapsed(&anchor, choice, index);
         let counter = anchor.base_cycles.wrapping_add(elapsed_cycles);
@@ -73,11 +76,16 @@ proptest! {
         let expected = Some(exact(&anchor, elapsed_cycles));
         prop_assert_eq!(anchor.at(INDEX, counter), expected);
         prop_assert_eq!(Reader::new(&page).read(MONOTONIC_ID, || counter), expected);
+        let grown = u128::from(elapsed_cycles) * u128::from(utc_error.mult);
+        let error_ns = 1_001 + (grown >> anchor.rate.shift) as u64;
+        let now_ns = expected.map(|(sec, nsec)| sec * NSEC_PER_SEC + u64::from(nsec));
+        let utc = now_ns.map(|now_ns| (now_ns.saturating_sub(error_ns), now_ns + error_ns));
+        prop_assert_eq!(Reader::new(&page).utc(|| counter), utc);
     }
 
     #[test]
     fn an_anchor_is_published_exactly_if_it_is_within_the_limits(
-        anchor in anchors(), breaks in 0..5u8, beyond in 1u32..1000, offset_ns: i64,
+        anchor in anchors(), breaks in 0..7u8, beyond in 1u32..1000, offset_ns: i64,
     ) {
         let mut broken = anchor;
         match breaks {
@@ -85,9 +93,15 @@ proptest! {
             1 => broken.rate.shift = MAX_SHIFT + beyond,
             2 => broken.cap_cycles = anchor.cap_cycles.saturating_add(beyond),
             3 => broken.base[INDEX].nsec_shifted = (NSEC_PER_SEC << anchor.rate.shift) + u64::from(beyond - 1),
+            4 => broken.utc_error.mult = anchor.rate.mult.saturating_add(beyond),
+            5 => broken.utc_error.ns = MAX_UTC_ERROR_NS + u64::from(beyond - 1),
             _ => broken = anchor.offset_by(INDEX, offset_ns),
         }
-        let is_within = breaks == 4 || (breaks == 2 && broken.cap_cycles <= anchor.rate.max_cap());
+        let is_within = match breaks {
+            2 => broken.cap_cycles <= anchor.rate.max_cap(),
+            4 => broken.utc_error.mult <= anchor.rate.mult,
+            _ => breaks == 6,
+        };
         let page = Page::zeroed();
         let published = Writer::new(&page).publish_hres(&broken, || broken.base_cycles);
         prop_assert_eq!(published, if is_within { Ok(()) } else { Err(PublishError::OutOfLimits(broken)) });
@@ -180,6 +194,7 @@ fn the_largest_rate_of_two_gigahertz_carries_into_the_next_second() {
         rate,
         cap_cycles: rate.max_cap(),
         base,
+        utc_error: Default::default(),
     };
     assert_eq!(anchor.at(INDEX, 0), Some((41, 999_999_999)));
     assert_eq!(anchor.at(INDEX, 1), Some((42, 0)));

@@ -28,8 +28,8 @@ use loom::thread;
 const MONOTONIC_ID: u32 = 1;
 const INDEX: usize = 1;
 
-/// Stores of one `publish_hres`: seq, 15 fields of `copy[1]`, seq, 15 fields of `copy[0]`, seq.
-const STORES_OF_PUBLISH: u32 = 33;
+/// Stores of one `publish_hres`: seq, 17 fields of `copy[1]`, seq, 17 fields of `copy[0]`, seq.
+const STORES_OF_PUBLISH: u32 = 37;
 
 /// Returns an anchor of which every field differs from that of an anchor with another `number`.
 fn anchor(number: u64, base_cycles: u64, cap_cycles: u32) -> Anchor {
@@ -45,6 +45,7 @@ fn anchor(number: u64, base_cycles: u64, cap_cycles: u32) -> Anchor {
             sec: 100 * number,
             nsec_shifted: 1_000_000 * number,
         }; 4],
+        utc_error: Default::default(),
     }
 }
 
@@ -331,6 +332,7 @@ fn anchor_at(base_cycles: u64, cap_cycles: u32) -> Anchor {
             sec: 0,
             nsec_shifted: base_cycles,
         }; 4],
+        utc_error: Default::default(),
     }
 }
 

@@ -38,6 +38,7 @@ fn anchor(base_cycles: u64, sec: u64) -> Anchor {
         },
         cap_cycles: 1_000_000,
         base: [Base { sec, nsec_shifted: 0 }; 4],
+        utc_error: Default::default(),
     }
 }
 

@@ -336,11 +336,17 @@ impl Keeper {
         if self.awaits_offsets {
             return;
         }
+        // What the kernel said before does not hold for the new time.
+        self.asked = None;
         self.refresher.follow_step(
             &mut self.pages,
             counter::read,
             look,
-            || sample::careful_sample(&ThisHost),
+            || {
+                let ntp = self.ntp.as_ref().and_then(NtpWatch::read);
+                let sample = sample::careful_sample(&ThisHost)?;
+                Some(Sample { ntp, ..sample })
+            },
             || std::thread::sleep(RETRY),
         );
     }

@@ -31,6 +31,8 @@ impl NtpWatch {
             tai_s: timex.tai,
             leap: announced(timex.status),
             is_synchronized: !is_set(libc::STA_UNSYNC),
+            // Beyond 16 s it means nothing, and a negative one neither.
+            max_error_us: u64::try_from(wide(timex.maxerror)).unwrap_or(u64::MAX),
         })
     }
 }

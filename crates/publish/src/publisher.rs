@@ -90,6 +90,7 @@ const NOTHING: Anchor = Anchor {
         sec: 0,
         nsec_shifted: 0,
     }; fastpath_page::layout::BASES],
+    utc_error: fastpath_page::anchor::UtcError { ns: 0, mult: 0 },
 };
 
 impl Anchors {

@@ -258,6 +258,7 @@ fn a_page_whose_readers_were_shown_more_waits_for_the_kernel_and_keeps_no_other_
             rate,
             cap_cycles: 1_000,
             base: [fastpath_page::Base::from_ns_shifted(u128::from(shown_ns), rate.shift); 4],
+            utc_error: Default::default(),
         };
         ahead
             .page

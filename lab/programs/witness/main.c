@@ -2,7 +2,8 @@
 /*
  * Judges the clocks while they are set and slewed.
  *
- *   witness [-s SECONDS] [-u UPSET] [-x HOW] [-l RELATION=NS[@PERCENT]]... [-f FOLLOW_MS] [-k] [-p] [-n [COMMAND...]]
+ *   witness [-s SECONDS] [-u UPSET [-e US]] [-x HOW] [-l RELATION=NS[@PERCENT]]... [-f FOLLOW_MS] [-k] [-p]
+ *           [-n [COMMAND...]]
  *
  * Threads read each clock by libc, and compare with earlier and later times: other reads of the same kind, by any
  * thread (`ours_then_ours`); the kernel's, by system call, before and after (`kernel_then_ours`, `ours_then_kernel`);
@@ -17,6 +18,8 @@
  * -u  UPSET that a thread applies meanwhile, defined in upsets.c: none, steps, hours, settime, tai, frequency, single,
  *     tick, fast, slow, pll, leap, asleep, hibernating, hibernated, clocksource. All but `none` require root and take
  *     the machine's lock; the clock is restored whatever happens to this process.
+ *
+ * -e  Error that adjtimex(2) states after each change, in microseconds, as the daemon does that made the change.
  *
  * -x  HOW this process's publisher is kept from its work, defined in starve.c: stops, quota, hog, kill.
  *
@@ -141,13 +144,16 @@ int main(int argc, char **argv) {
 	unsigned int upsets;
 	double before_ns, slewed_ns = 0;
 
-	while ((option = getopt(argc, argv, "+s:u:x:l:f:kpn")) != -1) {
+	while ((option = getopt(argc, argv, "+s:u:e:x:l:f:kpn")) != -1) {
 		switch (option) {
 		case 's':
 			seconds = atoi(optarg);
 			break;
 		case 'u':
 			upset = find_upset(optarg);
+			break;
+		case 'e':
+			stated_us = atol(optarg);
 			break;
 		case 'x':
 			starving = optarg;

@@ -9,6 +9,7 @@
 static const long long second_ns = 1000000000, hour_ns = 3600 * 1000000000LL, day_ns = 24 * 3600 * 1000000000LL;
 
 unsigned int leaps;
+long stated_us;
 
 /* Calls adjtimex by an instruction that no code intercepts in a served process, for which a call of libc's would wait
  * until the change is followed. */
@@ -23,9 +24,22 @@ static int adjtimex_unwatched(struct timex *timex) {
 #endif
 }
 
-static void adjust(struct timex timex, const char *what) {
-	if (adjtimex_unwatched(&timex) < 0) {
+static void call_adjtimex(struct timex *timex, const char *what) {
+	if (adjtimex_unwatched(timex) < 0) {
 		fail(what);
+	}
+}
+
+static void adjust(struct timex timex, const char *what) {
+	struct timex state = {.modes = 0};
+
+	call_adjtimex(&timex, what);
+	if (stated_us) {
+		call_adjtimex(&state, "adjtimex");
+		state.modes = ADJ_STATUS | ADJ_MAXERROR;
+		state.status &= ~STA_UNSYNC;
+		state.maxerror = stated_us;
+		call_adjtimex(&state, "adjtimex ADJ_MAXERROR");
 	}
 }
 

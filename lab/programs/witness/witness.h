@@ -67,6 +67,8 @@ struct upset {
 
 /* Number of leap seconds that occurred. */
 extern unsigned int leaps;
+/* The error in microseconds that is stated after each change, as by a daemon that synchronizes the clock; 0: none. */
+extern long stated_us;
 /* Writes to a file of /sys or /proc. */
 void write_word(const char *path, const char *word);
 /* Returns NULL if there is none of this name. */

@@ -15,7 +15,7 @@ fn times_of_the_clocks_header_never_go_back_while_its_daemon_is_killed_and_repla
     let place = Place::new();
     let mut daemon = place.daemon();
     // Also in a child that began before the daemon was killed, and under a filter that kills for calls.
-    let steps = "open=1 page threads fork page threads pause kernel threads pause page threads filter page";
+    let steps = "open=1 page threads fork page threads bounds=1000 pause kernel threads pause page threads filter page";
     let mut reader = Command::new(witness)
         .args(steps.split(' '))
         .env("FASTPATH_SOCKET", place.socket())
@@ -27,6 +27,7 @@ fn times_of_the_clocks_header_never_go_back_while_its_daemon_is_killed_and_repla
     let mut lines = BufReader::new(reader.stdout.take().expect("a pipe"))
         .lines()
         .map_while(Result::ok);
+    assert!(lines.next().is_some_and(|line| line.starts_with("bounds: ")));
     assert_eq!(lines.next().as_deref(), Some("paused"));
     assert_eq!(place.status().pages_in_all, 1);
     // It is not taken for a process whose vDSO is redirected.

@@ -142,6 +142,9 @@ pub struct Host {
     pub has_raw: bool,
     /// Whether adjtimex(2) is available.
     pub tells: bool,
+    /// What adjtimex(2) says of the distance from UTC.
+    pub max_error_us: u64,
+    pub is_synchronized: bool,
     /// The leap second that is announced.
     pub leap: Option<Leap>,
     /// The offset that a phase-locked loop has still to remove, its slew in this second, and its time constant.
@@ -179,6 +182,8 @@ impl Host {
             reads,
             has_raw: true,
             tells: false,
+            max_error_us: 16_000_000,
+            is_synchronized: true,
             leap: None,
             offset_ns: 0.0,
             slewed_ppm: 0.0,
@@ -205,7 +210,8 @@ impl Host {
             single_shot_us: 0,
             tai_s: self.tai_offset_s as i32,
             leap: self.leap,
-            is_synchronized: true,
+            is_synchronized: self.is_synchronized,
+            max_error_us: self.max_error_us,
         }
     }
 

@@ -66,6 +66,11 @@ impl Publisher {
         Some(sec * 1_000_000_000 + u64::from(nsec))
     }
 
+    /// Returns the earliest and the latest UTC that a program reads from the page.
+    pub fn utc(&self) -> Option<(u64, u64)> {
+        Reader::new(&self.page).utc(|| self.host.count())
+    }
+
     /// Returns what a program reads: from the page, or the later of the kernel's time and the page's floor. True: from
     /// the page.
     pub fn answer(&self, id: u32) -> (u64, bool) {

@@ -56,6 +56,7 @@ fn still(guest: &mut Guest) -> Anchor {
             sec: PAGE_SEC + 100 * index as u64,
             nsec_shifted: 123_456_789 << SHIFT,
         }),
+        utc_error: Default::default(),
     }
 }
 
@@ -642,6 +643,7 @@ fn reads_are_in_order_with_system_calls() {
                 }
                 .max_cap(),
                 base: [Base::from_ns_shifted((second.2 as u128) << RATE_SHIFT, RATE_SHIFT); 4],
+                utc_error: Default::default(),
             };
             guest.lay(&anchor, None, 2);
             let begun = Instant::now();

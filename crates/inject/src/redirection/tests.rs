@@ -219,6 +219,7 @@ fn foreign_page() -> OwnedFd {
         },
         cap_cycles: u32::MAX,
         base: [base; 4],
+        utc_error: Default::default(),
     };
     let anchor = Anchor {
         cap_cycles: anchor.rate.max_cap(),

@@ -10,6 +10,7 @@
  *     fork      does the next steps in a child
  *     orphan    does the next steps in a child that outlives this process, and so its publisher
  *     filter    from now on, a system call for a lock, a socket or memory kills
+ *     bounds=MS reads bounds of UTC for two seconds; the kernel's time may be outside of them for so long, after a step
  *     cost      prints the cost of a read, and that of others as often in turn: the median of many rounds
  *     pause     prints `paused`, and waits for a line
  */
@@ -78,6 +79,42 @@ static void read_many(int reads) {
 		if (now > after + TOLERANCE)
 			fail("after the kernel's time", now, after);
 	}
+}
+
+static uint64_t realtime(void) {
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static void read_bounds(uint64_t most_outside_ns) {
+	const uint64_t begun = by_kernel();
+	uint64_t reads = 0, bounded = 0, outside = 0, inside_at = begun, now = begun;
+
+	for (; now - begun < 2000000000; reads++) {
+		struct fastpath_clock_utc utc;
+		const uint64_t before = realtime();
+		const int is_bounded = fastpath_clock_now_bounded(&utc);
+		const uint64_t after = realtime();
+
+		now = by_kernel();
+		bounded += is_bounded;
+		if (!is_bounded && (utc.earliest_ns || utc.latest_ns != UINT64_MAX))
+			fail("bounds of an unknown time", utc.earliest_ns, utc.latest_ns);
+		/* A step between the two reads leaves nothing to compare. */
+		if (after < before || (utc.earliest_ns <= after && before <= utc.latest_ns)) {
+			inside_at = now;
+			continue;
+		}
+		outside++;
+		if (now - inside_at > most_outside_ns)
+			fail("the kernel's time is outside of the bounds", before - utc.earliest_ns,
+			     utc.latest_ns - after);
+	}
+	printf("bounds: %llu of %llu reads, the kernel's time outside in %llu\n", (unsigned long long)bounded,
+	       (unsigned long long)reads, (unsigned long long)outside);
+	fflush(stdout);
 }
 
 static void read_until(int is_used) {
@@ -158,7 +195,14 @@ static inline uint64_t by_bare_counter(int is_ordered) {
 #endif
 }
 
-enum { NOW, UNORDERED, BARE, BARE_UNORDERED, KERNEL, KINDS };
+static inline uint64_t bounded(void) {
+	struct fastpath_clock_utc utc;
+
+	fastpath_clock_now_bounded(&utc);
+	return utc.earliest_ns;
+}
+
+enum { NOW, UNORDERED, BOUNDED, BARE, BARE_UNORDERED, KERNEL, KINDS };
 #define ROUNDS 1001
 static uint64_t costs[KINDS][ROUNDS];
 
@@ -190,6 +234,7 @@ static void print_cost(void) {
 	for (int round = 0; round < ROUNDS; round++) {
 		MEASURE(NOW, fastpath_clock_now());
 		MEASURE(UNORDERED, fastpath_clock_now_unordered());
+		MEASURE(BOUNDED, bounded());
 		MEASURE(BARE, by_bare_counter(1));
 		MEASURE(BARE_UNORDERED, by_bare_counter(0));
 		MEASURE(KERNEL, by_kernel());
@@ -199,6 +244,7 @@ static void print_cost(void) {
 	printf("now: %.1f ns; / bare ordered counter: %.2f; / clock_gettime: %.2f\n", ns[NOW], ns[NOW] / ns[BARE],
 	       ns[NOW] / ns[KERNEL]);
 	printf("unordered: %.1f ns; / bare counter: %.2f\n", ns[UNORDERED], ns[UNORDERED] / ns[BARE_UNORDERED]);
+	printf("bounded: %.1f ns; / now: %.2f\n", ns[BOUNDED], ns[BOUNDED] / ns[NOW]);
 	fflush(stdout);
 }
 
@@ -237,6 +283,8 @@ int main(int count, char **arguments) {
 			go_on_in_child(1);
 		} else if (!strcmp(step, "filter")) {
 			kill_for_calls();
+		} else if (!strncmp(step, "bounds=", 7)) {
+			read_bounds(strtoull(step + 7, NULL, 10) * 1000000);
 		} else if (!strcmp(step, "cost")) {
 			print_cost();
 		} else if (!strcmp(step, "pause")) {
