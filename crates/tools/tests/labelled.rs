@@ -193,7 +193,7 @@ fn programs_of_this_machines_compilers_are_judged_rightly() {
     let file = directory.path().join("program");
     let clock = "tests/programs/clock.c";
     let own = "crates/tools/tests/labelled/beside.c";
-    let counter = "crates/tools/tests/labelled/counter.c";
+    let counter = "cli/tests/e2e/helpers/own-counter.c";
     for (tool, flags, source, label) in [
         ("cc", "-O2 -pthread -D_GNU_SOURCE", clock, CLEAN),
         ("cc", "-O2 -pthread -D_GNU_SOURCE -static", clock, CLEAN),
@@ -202,9 +202,9 @@ fn programs_of_this_machines_compilers_are_judged_rightly() {
         ("musl-gcc", "-O2 -pthread -D_GNU_SOURCE -static", clock, CLEAN),
         ("cc", "-O2", own, &["own-system-call"]),
         ("cc", "-O2 -DWITH_PART_OF_MUSL -shared -fPIC", own, &["own-system-call"]),
-        ("cc", "-O2 -DAS_CLOCK", counter, &["counter-as-clock"]),
-        ("cc", "-O2 -DAS_CLOCK -static", counter, &["counter-as-clock"]),
-        ("cc", "-O2", counter, &["counter-read"]),
+        ("cc", "-O2", counter, &["counter-as-clock"]),
+        ("cc", "-O2 -static", counter, &["counter-as-clock"]),
+        ("cc", "-O2 -DAS_SEED", counter, &["counter-read"]),
         ("rustc", "-O --edition 2024", "tests/programs/clock.rs", CLEAN),
     ] {
         if own == source && !cfg!(target_arch = "x86_64") {
@@ -235,7 +235,7 @@ fn a_note_on_the_counter_names_the_known_code_in_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("program");
     let mut compiler = Command::new("cc");
-    compiler.args(["-O2", "-DAS_CLOCK", "crates/tools/tests/labelled/counter.c", "-o"]);
+    compiler.args(["-O2", "cli/tests/e2e/helpers/own-counter.c", "-o"]);
     if output(compiler.arg(&file)).is_none() {
         return skip("cc builds nothing here");
     }

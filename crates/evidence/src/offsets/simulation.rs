@@ -6,8 +6,6 @@
 //! `cargo test -p fastpath-evidence simulation -- --nocapture` prints the results; a seed is fixed, so that the docs can be
 //! compared with them.
 
-mod rates;
-
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -659,18 +657,18 @@ fn changes_of_offsets_are_bounded_and_the_table_in_the_docs_says_how() {
     };
     let rows: String = FAULTS.into_iter().map(row).collect();
     println!("{HEAD}{rows}");
-    agree_with_docs("counter.md", HEAD, &rows);
+    agree_with_docs(HEAD, &rows);
 }
 
-/// Checks a table of a page below docs/, or writes it.
-fn agree_with_docs(page: &str, head: &str, rows: &str) {
-    let path = format!("{}/../../docs/{page}", env!("CARGO_MANIFEST_DIR"));
-    let docs = std::fs::read_to_string(&path).expect("the page");
+/// Checks the table of docs/counter.md, or writes it.
+fn agree_with_docs(head: &str, rows: &str) {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/counter.md");
+    let docs = std::fs::read_to_string(path).expect("the page");
     let (before, rest) = docs.split_once(head).expect("the table's head");
     let (_, after) = rest.split_once("\n\n").expect("the table's end");
     let wanted = format!("{before}{head}{rows}\n{after}");
     if std::env::var_os("FASTPATH_WRITE_DOCS").is_some() {
-        std::fs::write(&path, &wanted).expect("the page");
+        std::fs::write(path, &wanted).expect("the page");
     } else {
         assert!(docs == wanted, "run me with FASTPATH_WRITE_DOCS=1");
     }
