@@ -215,36 +215,6 @@ proptest! {
             prop_assert!(before <= ours && ours <= after, "{:?} <= {:?} <= {:?}", before, ours, after);
         }
     }
-
-    #[test]
-    fn microseconds_are_whole_and_rounded_down(nsec in 0_u64..1_000_000_000) {
-        let mapped = Mapped::without_kernel();
-        let mut anchor = still();
-        anchor.base[0].nsec_shifted = nsec << SHIFT;
-        lay(&mapped, &anchor);
-        let mut tv = Timespec::default();
-        // SAFETY: gettimeofday takes a valid timeval, and a null time zone.
-        let code = unsafe { mapped.function::<Gettimeofday>("__vdso_gettimeofday")(&mut tv, std::ptr::null_mut()) };
-        prop_assert_eq!(code, 0);
-        prop_assert_eq!(tv, Timespec { sec: PAGE_SEC as i64, fraction: (nsec / 1000) as i64 });
-    }
-}
-
-#[test]
-fn time_is_the_kernels_with_and_without_a_pointer() {
-    for mapped in both() {
-        lay(&mapped, &still());
-        // SAFETY: time has this type.
-        let time: Time = unsafe { mapped.function("__vdso_time") };
-        let coarse = || kernel_clock(SYS_CLOCK_GETTIME, libc::CLOCK_REALTIME_COARSE).1.sec;
-        let mut stored = 0;
-        let before = coarse();
-        // SAFETY: time takes a valid pointer or null.
-        let (returned, alone) = unsafe { (time(&mut stored), time(std::ptr::null_mut())) };
-        let after = coarse();
-        assert_eq!(stored, returned);
-        assert!(before <= returned && returned <= alone && alone <= after);
-    }
 }
 
 extern "C" fn spy_sum(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, on_stack: u64, also: u64) -> u64 {

@@ -11,7 +11,6 @@ use fastpath_page::{PAGE_SIZE, Page};
 
 pub type ClockGettime = unsafe extern "C" fn(i32, *mut Timespec) -> i32;
 pub type Gettimeofday = unsafe extern "C" fn(*mut Timespec, *mut [i32; 2]) -> i32;
-pub type Time = unsafe extern "C" fn(*mut i64) -> i64;
 
 pub const REALTIME: i32 = 0;
 pub const MONOTONIC: i32 = 1;

@@ -19,8 +19,6 @@ const VSYSCALL: u64 = 6;
 
 const BUFFERS: usize = 3;
 const BUFFER_SIZE: usize = 64;
-/// Byte with which the guest fills its buffers before each call.
-pub const UNTOUCHED: u8 = 0x5a;
 
 /// Offset of the image in the guest's arena: there is room for a page on either side, 64 KiB away and more.
 const IMAGE_AT: i64 = 0x4_0000;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fastpath_image::{CpuFeatures, Image, Isa, KernelFunctions};
 use fastpath_page::layout::{FLAG_CPU_SEGMENT, FLAG_ONE_CPU, OFFSETS};
 use fastpath_page::{Anchor, Base, ClockSet, Rate};
-use guest::{Answer, Guest, Setup, UNTOUCHED, buffer};
+use guest::{Answer, Guest, Setup, buffer};
 
 const SHIFT: u32 = 30;
 /// Seconds that no clock of this machine shows, and that fit 31 bits.
@@ -156,38 +156,6 @@ fn the_anchor_before_answers_until_the_newest_begins_and_while_it_is_written() {
     });
 }
 
-#[test]
-fn what_is_stale_withdrawn_or_not_served_is_the_kernels() {
-    Guest::each(|guest| {
-        let fresh = still(guest);
-        let stale = Anchor {
-            base_cycles: fresh.base_cycles.wrapping_sub(1 << 20),
-            cap_cycles: (1 << 20) - 1,
-            ..fresh
-        };
-        let withdrawn = Anchor {
-            clocks: ClockSet::NONE,
-            ..fresh
-        };
-        let future = future(guest);
-        for (newest, before, seq) in [
-            (&stale, &fresh, 4),
-            (&withdrawn, &fresh, 4),
-            (&future, &stale, 4),
-            (&fresh, &withdrawn, 5),
-        ] {
-            guest.lay(newest, Some(before), seq);
-            assert_eq!(all_seconds(guest), [None; 5], "{}", guest.isa);
-        }
-        let some = Anchor {
-            clocks: ClockSet::MONOTONIC | ClockSet::TAI,
-            ..fresh
-        };
-        guest.lay(&some, None, 2);
-        assert_eq!(all_seconds(guest), [None, Some(100), None, None, Some(300)]);
-    });
-}
-
 /// Regression test: 32-bit images took what was on the stack for a time that a reader was shown, where a clock has none
 /// and the kernel's answer is below a second, as CPU times are.
 #[test]
@@ -213,122 +181,6 @@ fn cpu_times_are_the_kernels_whatever_is_on_the_stack() {
                     guest.isa
                 );
             }
-        }
-    });
-}
-
-#[test]
-fn time_is_computed_as_the_page_says() {
-    Guest::each(|guest| {
-        let now = guest.counter();
-        // Counts since the base, at a rate that the duration of a test cannot blur: a count is 2^-20 ns, of which a
-        // guest makes few.
-        for (age, mult, shift, nsec, expected) in [
-            (0_u64, 1_u32, 20_u32, 0_u64, (0, 0)),
-            (u64::from(u32::MAX) - (1 << 31), 1, 31, 999_999_998, (0, 999_999_998)),
-            (0, 1, 31, 999_999_999, (0, 999_999_999)),
-            (0, 1, 31, 1_000_000_000, (1, 0)),
-            (0, 1, 31, 1_999_999_999, (1, 999_999_999)),
-            (0, 1, 33, 1_500_000_000, (1, 500_000_000)),
-            (0, 1, 32, 1_500_000_000, (1, 500_000_000)),
-        ] {
-            let mut anchor = still(guest);
-            anchor.base_cycles = now.wrapping_sub(age);
-            anchor.rate = Rate { mult, shift };
-            anchor.base = [Base {
-                sec: PAGE_SEC,
-                nsec_shifted: nsec << shift,
-            }; 4];
-            guest.lay(&anchor, None, 2);
-            let (seconds, nanoseconds) = read(guest, REALTIME);
-            let off = ns((seconds - PAGE_SEC as i64, nanoseconds)) - ns(expected);
-            // Counts pass between the calls: at 5 GHz, 2^-20 ns each, a second is less than 5000 ns.
-            assert!((0..5000).contains(&off), "{}: {seconds} {nanoseconds}", guest.isa);
-        }
-    });
-}
-
-/// Checks the product to the last bit on Arm, where the counter is constant here.
-#[test]
-fn the_product_is_exact_to_the_last_bit() {
-    Guest::of(Isa::Arm, |guest| {
-        for (age, mult, shift, shifted) in [
-            (1_000_u64, 0xffff_ffff_u32, 20_u32, 0x3_1234_5678_u64),
-            (0xffff_ffff, 0x1234_5679, 32, 0xdead_beef),
-            (3, 3, 0, 999_999_990),
-            (0x8000_0001, 0x7fff_ffff, 33, 0x1_0000_0001),
-        ] {
-            let mut anchor = still(guest);
-            anchor.base_cycles = 0_u64.wrapping_sub(age);
-            anchor.rate = Rate { mult, shift };
-            anchor.base[1].nsec_shifted = shifted;
-            guest.lay(&anchor, None, 2);
-            let total = (age * u64::from(mult) + shifted) >> shift;
-            let (seconds, nanoseconds) = read(guest, MONOTONIC);
-            let base = PAGE_SEC as i64 + 100;
-            assert_eq!(
-                ns((seconds - base, nanoseconds)),
-                i128::from(total),
-                "{age} {mult} {shift}"
-            );
-        }
-    });
-}
-
-#[test]
-fn no_bit_of_the_seconds_is_lost_on_either_side_of_2038() {
-    Guest::each(|guest| {
-        for seconds in [(1_u64 << 31) - 1, 1 << 31, (1 << 31) + 5, (1 << 32) - 1, (1 << 32) + 7] {
-            let mut anchor = still(guest);
-            for base in &mut anchor.base {
-                base.sec = seconds;
-            }
-            guest.lay(&anchor, None, 2);
-            // Cut to a long, as the kernel's.
-            let in_a_long = if guest.isa.is_64() {
-                seconds as i64
-            } else {
-                i64::from(seconds as i32)
-            };
-            for id in PAGE_CLOCKS {
-                assert_eq!(read(guest, id).0, in_a_long, "{} clock {id}", guest.isa);
-                if !guest.isa.is_64() {
-                    let wide = guest.call("clock_gettime64", [id, buffer(0), 0]);
-                    assert_eq!((wide.long64(0, 0), wide.long64(0, 1)), (seconds as i64, 123_456_789));
-                }
-            }
-            let time = guest.call("gettimeofday", [buffer(0), 0, 0]);
-            assert_eq!(time.long(guest.isa, 0, 0), in_a_long);
-            assert_eq!(time.long(guest.isa, 0, 1), 123_456);
-        }
-        // The second after the last that 31 bits hold, by the carry.
-        let mut anchor = still(guest);
-        anchor.base[0] = Base {
-            sec: (1 << 31) - 1,
-            nsec_shifted: 1_000_000_000 << SHIFT,
-        };
-        guest.lay(&anchor, None, 2);
-        let expected = if guest.isa.is_64() {
-            1 << 31
-        } else {
-            i64::from(i32::MIN)
-        };
-        assert_eq!(read(guest, REALTIME), (expected, 0));
-    });
-}
-
-#[test]
-fn nothing_is_written_beyond_what_the_type_holds() {
-    Guest::each(|guest| {
-        let anchor = still(guest);
-        guest.lay(&anchor, None, 2);
-        let long = if guest.isa.is_64() { 8 } else { 4 };
-        for function in ["clock_gettime", "clock_getres"] {
-            let answer = guest.call(function, [MONOTONIC, buffer(0), 0]);
-            assert!(
-                answer.buffers[0][2 * long..].iter().all(|&byte| byte == UNTOUCHED),
-                "{function}"
-            );
         }
     });
 }
