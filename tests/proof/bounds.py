@@ -50,3 +50,18 @@ def prove_floor():
     ahead = apart * SECOND + floor - kernel
     need("the seconds of a later floor", *limits, 0 < ahead, ahead <= FLOOR_LIMIT, z3.Or(apart == 0, apart == 1))
     return {"comparison": 1}
+
+
+def prove_change():
+    """An anchor whose base is another's time there, rounded up as by reshift_up() to its own shift, shows the same at its base, or 1 ns more where it
+    has fewer bits of fraction."""
+    whole, fraction, base = z3.Ints("whole fraction base")
+    for old in range(MAX_SHIFT + 1):
+        shown, agree = whole * (1 << old) + fraction, []
+        for new in range(MAX_SHIFT + 1):
+            gained, lost, unit = 1 << max(new - old, 0), 1 << max(old - new, 0), 1 << new
+            rounded = z3.And(base * lost >= shown * gained, base * lost < shown * gained + lost)
+            end = whole + (1 if lost == 1 else 2)
+            agree.append(z3.Implies(rounded, z3.And(base >= whole * unit, base < end * unit)))
+        need("anchors agree where they change", 0 <= fraction, fraction < 1 << old, z3.And(agree))
+    return {"pairs of shifts": (MAX_SHIFT + 1) ** 2}

@@ -42,11 +42,13 @@ class Counter:
     value: object
     aux: object  # IA32_TSC_AUX, of RDTSCP
     is_ordered: bool = False  # waits for earlier loads and branches by itself
+    branches: tuple = ()  # the conditions of the branches before it
 
 
 @dataclasses.dataclass
 class Barrier:
     name: str
+    branches: tuple = ()
 
 
 @dataclasses.dataclass
@@ -103,17 +105,21 @@ def shift_right(a, b):
     return uninterpreted("shift_right", a.size())(a, b)
 
 
-def mentions_counter(value):
-    todo, seen = [value], set()
+def mentioned(*values):
+    """Returns the names of the symbols in values."""
+    todo, seen, names = list(values), set(), set()
     while todo:
         each = todo.pop()
-        if each.get_id() in seen:
-            continue
-        seen.add(each.get_id())
-        if z3.is_const(each) and each.decl().name().startswith("counter"):
-            return True
-        todo += each.children()
-    return False
+        if each.get_id() not in seen:
+            seen.add(each.get_id())
+            todo += each.children()
+            if z3.is_const(each):
+                names.add(each.decl().name())
+    return names
+
+
+def mentions_counter(value):
+    return any(name.startswith("counter") for name in mentioned(value))
 
 
 class Bytes:
@@ -220,6 +226,7 @@ class State:
         self.registers, self.stack = Bytes(), Bytes()
         self.objects = {name: Bytes() for name in pointers}
         self.log, self.conditions = [], []
+        self.branches = ()  # their conditions, also of those with one way only
         self.heads = {}  # the states at the first arrival at loops
         self.trail = set()
         self.lowest = self.stack_pointer = STACK  # accessed by the last instruction; before it
@@ -422,22 +429,22 @@ class Executor:
             for register, value in zip(("AX", "DX", "CX"), (low, high, None if aux is None else wide(aux))):
                 if value is not None:
                     self.set(state, ("R" if word == 8 else "E") + register, value)
-            state.log.append(Counter(counter, aux, name == "rdtscp"))
+            state.log.append(Counter(counter, aux, name == "rdtscp", state.branches))
         elif name in ("cntvct", "cntvctss"):
             if code[0] & 31 != 31:
                 self.set(state, f"x{code[0] & 31}", counter)
-            state.log.append(Counter(counter, None, name == "cntvctss"))
+            state.log.append(Counter(counter, None, name == "cntvctss", state.branches))
         elif name == "mrrc":
             self.set(state, f"r{code[1] >> 4}", low)
             self.set(state, f"r{code[2] & 15}", high)
-            state.log.append(Counter(counter, None))
+            state.log.append(Counter(counter, None, False, state.branches))
         elif name == "lsl":
             self.load_segment_limit(state, code)
             size = 3
         elif name == "system call":
             self.system_call(state)
         else:
-            state.log.append(Barrier(name))
+            state.log.append(Barrier(name, state.branches))
         return size
 
     def load_segment_limit(self, state, code):
@@ -613,6 +620,7 @@ class Executor:
         if value is not None:
             return value != 0
         yes = z3.simplify(condition != 0)
+        state.branches += (yes,)
         no = z3.simplify(z3.Not(yes))
         taken = self.possible([*state.conditions, yes])
         if taken and self.possible([*state.conditions, no]):
