@@ -14,6 +14,7 @@
 //!   `a_reader_that_is_stopped_before_it_asks_the_kernel_never_goes_back`;
 //! - writer: an anchor whose readers use the kernel until its base, which is to come ->
 //!   `no_anchor_takes_over_from_the_kernel_at_a_later_time`;
+//! - writer: no floors in `copy[1]` -> `time_never_goes_back_wherever_a_publisher_stops`;
 //! - publisher: `forget` at the withdrawal after a sleep, or reader: a limit of floors below the age cap ->
 //!   `what_was_shown_after_a_sleep_outlives_the_withdrawal`.
 #![cfg(loom)]
@@ -30,6 +31,9 @@ const INDEX: usize = 1;
 
 /// Stores of one `publish_hres`: seq, 17 fields of `copy[1]`, seq, 17 fields of `copy[0]`, seq.
 const STORES_OF_PUBLISH: u32 = 37;
+
+/// Stores of one `withdraw`: of each latch, two fields of each copy, seq, and both caps; the reason.
+const STORES_OF_WITHDRAWAL: u32 = 15;
 
 /// Returns an anchor of which every field differs from that of an anchor with another `number`.
 fn anchor(number: u64, base_cycles: u64, cap_cycles: u32) -> Anchor {
@@ -49,6 +53,8 @@ fn anchor(number: u64, base_cycles: u64, cap_cycles: u32) -> Anchor {
     }
 }
 
+/// Explores `run`, in which the first thread must be the writer: of a store to a word that its thread has loaded, loom
+/// does not see that it races with an earlier load by another thread.
 fn model(run: impl Fn() + Sync + Send + 'static) {
     // Every known bug of a latch needs one or two preemptions; three would take hours.
     model_with_preemptions(2, run);
@@ -57,11 +63,25 @@ fn model(run: impl Fn() + Sync + Send + 'static) {
 fn model_with_preemptions(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
-    builder.check(run);
+    // Not one of loom's atomics: it counts the executions.
+    let executions = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let counter = executions.clone();
+    builder.check(move || {
+        counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        run();
+    });
+    println!(
+        "{}: {executions:?} executions",
+        std::thread::current().name().unwrap_or("?")
+    );
 }
 
 fn publish(writer: &Writer<'_>, anchor: &Anchor, counter: u64) {
     writer.publish_hres(anchor, || counter).expect("in time");
+}
+
+fn publish_with(writer: &Writer<'_>, anchor: &Anchor, machine: &Machine) -> Result<(), PublishError> {
+    fastpath_page::publish_all([writer], Some(anchor), None, 0, || machine.count(), || false)
 }
 
 #[test]
@@ -125,21 +145,20 @@ fn a_reader_of_the_previous_anchor_never_sees_it_rewritten() {
 #[test]
 fn a_writer_that_dies_between_any_two_stores_strands_no_reader() {
     for stores in 0..=STORES_OF_PUBLISH {
-        model(move || {
+        // A writer that does not die gets two in `a_reader_sees_one_whole_anchor`.
+        model_with_preemptions(1, move || {
             let page = Arc::new(Page::zeroed());
             let (old, new) = (anchor(1, 1_000, 10_000), anchor(2, 2_000, 10_000));
             publish(&Writer::new(&page), &old, 1_500);
-            let writer = {
+            let reader = {
                 let page = page.clone();
-                thread::spawn(move || {
-                    let writer = Writer::new(&page);
-                    writer.dies_after(stores);
-                    publish(&writer, &new, 1_600);
-                })
+                thread::spawn(move || Reader::new(&page).read(MONOTONIC_ID, || 1_700))
             };
-            let seen = Reader::new(&page).read(MONOTONIC_ID, || 1_700);
+            let writer = Writer::new(&page);
+            writer.dies_after(stores);
+            publish(&writer, &new, 1_600);
+            let seen = reader.join().expect("reader");
             assert!([None, old.at(INDEX, 1_700)].contains(&seen), "{seen:?}");
-            writer.join().expect("writer");
 
             // Dead or done: undisturbed reads answer from the old anchor up to the new base, whichever copy holds it,
             let reader = Reader::new(&page);
@@ -167,7 +186,8 @@ fn a_writer_that_dies_between_any_two_stores_strands_no_reader() {
 
 #[test]
 fn a_thread_that_is_told_of_a_new_anchor_never_sees_the_old_one() {
-    model(|| {
+    // Two preemptions take more than minutes, with three threads.
+    model_with_preemptions(1, || {
         let page = Arc::new(Page::zeroed());
         let told = Arc::new(AtomicBool::new(false));
         let (old, new) = (anchor(1, 1_000, 10_000), anchor(2, 2_000, 10_000));
@@ -180,15 +200,17 @@ fn a_thread_that_is_told_of_a_new_anchor_never_sees_the_old_one() {
                 }
             })
         };
-        let writer = {
+        let listener = {
             let page = page.clone();
-            thread::spawn(move || publish(&Writer::new(&page), &new, 1_600))
+            thread::spawn(move || {
+                if told.load(Ordering::Acquire) {
+                    assert_eq!(Reader::new(&page).read(MONOTONIC_ID, || 2_500), new.at(INDEX, 2_500));
+                }
+            })
         };
-        if told.load(Ordering::Acquire) {
-            assert_eq!(Reader::new(&page).read(MONOTONIC_ID, || 2_500), new.at(INDEX, 2_500));
-        }
+        publish(&Writer::new(&page), &new, 1_600);
         messenger.join().expect("messenger");
-        writer.join().expect("writer");
+        listener.join().expect("listener");
     });
 }
 
@@ -356,10 +378,39 @@ fn a_reader_that_is_stopped_before_it_asks_the_kernel_never_goes_back() {
                 thread::spawn(move || machine.read_twice(&page))
             };
             let new = anchor_at(2_000, 10_000);
-            fastpath_page::publish_all([&writer], Some(&new), None, 0, || machine.count(), || false).expect("in time");
+            publish_with(&writer, &new, &machine).expect("in time");
             machine.slew(1_000);
             reader.join().expect("reader");
         });
+    }
+}
+
+#[test]
+fn time_never_goes_back_wherever_a_publisher_stops() {
+    // Between the stores of a refresh, and of a withdrawal.
+    for (withdraws, stores) in [(false, STORES_OF_PUBLISH), (true, STORES_OF_WITHDRAWAL)] {
+        for stores in 0..=stores {
+            model(move || {
+                let page = Arc::new(Page::zeroed());
+                let machine = Arc::new(Machine::new(2_000));
+                publish(&Writer::new(&page), &anchor_at(1_000, 1_500), 1_100);
+                // The kernel's clock is behind what readers are shown until 2,500.
+                machine.sleep(300);
+                let reader = {
+                    let (page, machine) = (page.clone(), machine.clone());
+                    thread::spawn(move || machine.read_twice(&page))
+                };
+                let writer = Writer::new(&page);
+                writer.dies_after(stores);
+                if withdraws {
+                    writer.withdraw(Reason::Suspended, || machine.count());
+                } else {
+                    publish_with(&writer, &anchor_at(2_400, 10_000), &machine).expect("in time");
+                }
+                machine.counter.fetch_add(300, Ordering::AcqRel);
+                reader.join().expect("reader");
+            });
+        }
     }
 }
 
@@ -376,7 +427,7 @@ fn no_anchor_takes_over_from_the_kernel_at_a_later_time() {
         };
         // The anchor in force ends at 2,010.
         let new = anchor_at(2_100, 10_000);
-        let published = fastpath_page::publish_all([&writer], Some(&new), None, 0, || machine.count(), || false);
+        let published = publish_with(&writer, &new, &machine);
         assert!(matches!(published, Err(PublishError::TooEarly { .. })), "{published:?}");
         machine.slew(95);
         reader.join().expect("reader");
