@@ -272,6 +272,38 @@ mod tests {
 6,701,9000010,-;usb 1-1: new device
 ";
 
+    const FILE: &str = "\
+Nov  1 00:00:00 h kernel: [    0.000000] Linux version 5.10
+Nov  1 00:00:00 h kernel: [    1.000000] tsc: Marking TSC unstable due to clocksource watchdog
+Nov  2 00:00:00 h kernel: [    0.000000] Linux version 6.1
+Nov  2 00:00:00 h chronyd[70]: Marking TSC unstable due to a joke
+Nov  2 00:00:00 h kernel: [    0.300000] clocksource: Switched to clocksource tsc
+";
+
+    const CPUINFO: &str = "\
+vendor_id\t: GenuineIntel
+flags\t\t: fpu tsc constant_tsc nonstop_tsc
+bogomips\t: 4799.99
+<6>[    0.000000] tsc: Refined TSC clocksource calibration: 2095.078 MHz
+";
+
+    #[test]
+    fn whatever_a_kernels_log_contains_it_is_read() {
+        let long = RECORDS.repeat(MOST_LINES);
+        let seeds = [RECORDS, FILE, CPUINFO, &long].map(|text| text.as_bytes().to_vec());
+        crate::mutations::feed(&seeds, Duration::from_secs(5), 2, |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            for log in [of_kmsg(&text), of_text("/var/log/kern.log", since_boot(&text))] {
+                assert!(log.lines.len() <= MOST_LINES);
+                for line in log.lines {
+                    let _ = (has_no_names(&line), crate::arch::rate_of_log_line(&line));
+                }
+            }
+            let (flags, _) = crate::host::flags(&text);
+            let _ = (crate::host::vendor(&text), crate::arch::rate_of_cpuinfo(&text, &flags));
+        });
+    }
+
     #[test]
     fn the_kernels_own_lines_about_clocks_are_kept_and_nobody_elses() {
         let tree = Tree::new(&[("dev/kmsg", RECORDS)]);
@@ -308,14 +340,7 @@ mod tests {
 
     #[test]
     fn a_log_file_is_read_from_its_last_boot_on() {
-        let text = "\
-Nov  1 00:00:00 h kernel: [    0.000000] Linux version 5.10
-Nov  1 00:00:00 h kernel: [    1.000000] tsc: Marking TSC unstable due to clocksource watchdog
-Nov  2 00:00:00 h kernel: [    0.000000] Linux version 6.1
-Nov  2 00:00:00 h chronyd[70]: Marking TSC unstable due to a joke
-Nov  2 00:00:00 h kernel: [    0.300000] clocksource: Switched to clocksource tsc
-";
-        let tree = Tree::new(&[("var/log/kern.log", text)]);
+        let tree = Tree::new(&[("var/log/kern.log", FILE)]);
         let root = tree.root();
         let log = read(&root).unwrap();
         assert_eq!(log.lines, ["clocksource: Switched to clocksource tsc"]);

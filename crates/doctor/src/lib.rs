@@ -15,6 +15,9 @@ mod gather;
 mod host;
 mod kernel_log;
 mod messages;
+#[cfg(test)]
+#[path = "../../../fuzz/mutations.rs"]
+mod mutations;
 mod own_calls;
 mod page;
 mod process;

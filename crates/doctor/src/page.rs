@@ -98,6 +98,7 @@ mod tests {
     use super::*;
     use fastpath_page::Reason;
     use fastpath_page::{Init, PAGE_SIZE, Withdrawal, Writer};
+    use std::time::Duration;
 
     fn mapping(name: &str, start: usize) -> Mapping {
         Mapping {
@@ -106,6 +107,32 @@ mod tests {
             name: name.to_owned(),
             ..Mapping::default()
         }
+    }
+
+    fn bytes_of(page: &Page) -> &[u8] {
+        // SAFETY: a page has this many bytes, all of them initialized, and no test writes to it meanwhile.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(page).cast(), PAGE_SIZE) }
+    }
+
+    #[test]
+    fn whatever_a_process_has_in_its_page_it_is_read_or_refused() {
+        let page = Page::zeroed();
+        Writer::new(&page).init(&Init::default());
+        let (mut read, mut refused) = (0, 0);
+        crate::mutations::feed(&[bytes_of(&page).to_vec()], Duration::from_secs(5), 2, |bytes| {
+            let Some(page) = PageCopy::from_bytes(bytes) else {
+                refused += 1;
+                return;
+            };
+            read += 1;
+            let _ = of_page(&page);
+            let reader = Reader::new(&page);
+            let _ = (reader.history().count(), reader.watch());
+            for clock in Clock::SERVED {
+                let _ = reader.floor(clock.id() as u32, || u64::MAX);
+            }
+        });
+        assert!(read > 0 && refused > 0, "{read} read, {refused} refused");
     }
 
     #[test]
@@ -120,9 +147,7 @@ mod tests {
             ahead_ns: Some(-70),
         });
         let tree = Tree::new(&[]);
-        // SAFETY: a page has this many bytes, all of them initialized, and nothing writes to it any more.
-        let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(&page).cast(), PAGE_SIZE) };
-        tree.add("proc/7/mem", bytes);
+        tree.add("proc/7/mem", bytes_of(&page));
         let maps = [mapping("/memfd:fastpath-page (deleted)", 0)];
         let facts = look(&tree.root(), "7", &maps).unwrap();
         assert!(facts.withdrawn.as_ref().unwrap().contains("stopped"), "{facts:?}");

@@ -99,7 +99,9 @@ pub fn scan(file: &[u8], role: Role) -> Scan {
             .iter()
             .filter(|h| h.p_type(endian) == PT_LOAD && h.p_flags(endian) & PF_X != 0)
         {
-            if let Ok(code) = header.data(endian, file) {
+            if let Ok(code) = header.data(endian, file)
+                && header.p_vaddr(endian).checked_add(code.len() as u64).is_some()
+            {
                 find(code, header.p_vaddr(endian), &ends, &mut sites);
             }
         }
@@ -257,6 +259,29 @@ impl Drop for Mapped {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whatever_a_program_contains_it_has_sites_or_none() {
+        let seeds = crate::mutations::corpus("any");
+        let mut sites = 0;
+        crate::mutations::feed(&seeds, std::time::Duration::from_secs(5), 2, |bytes| {
+            for site in scan(bytes, Role::Library).sites {
+                sites += 1;
+                let _ = redirect(&site, 0, 0x7000_1000_0000, Doors::default());
+            }
+        });
+        assert!(sites > 0);
+    }
+
+    /// Regression test: a panic with checked arithmetic.
+    #[test]
+    fn code_that_does_not_fit_into_the_address_space_has_no_sites() {
+        let mut file = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/any/execve")).unwrap();
+        assert!(!scan(&file, Role::Library).sites.is_empty());
+        // p_vaddr of the only segment.
+        file[0x50..0x58].copy_from_slice(&(u64::MAX - 8).to_le_bytes());
+        assert!(scan(&file, Role::Library).sites.is_empty());
+    }
 
     #[test]
     fn a_site_out_of_reach_of_a_jump_is_left_alone() {

@@ -10,6 +10,9 @@
 
 pub mod bpf;
 pub mod maps;
+#[cfg(test)]
+#[path = "../../../fuzz/mutations.rs"]
+mod mutations;
 mod printable;
 mod stat;
 mod status;
@@ -132,6 +135,32 @@ fn parse_syscall(text: &str) -> Option<(i64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whatever_a_file_of_proc_contains_it_is_read_or_refused() {
+        let files = ["maps", "stat", "status", "cgroup", "timens_offsets", "syscall"];
+        let seeds: Vec<_> = files
+            .iter()
+            .filter_map(|file| Some(text("self", file).ok()?.into_bytes()))
+            .collect();
+        mutations::feed(&seeds, std::time::Duration::from_secs(5), 2, |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let _ = (
+                maps::parse(&text),
+                stat::parse(&text),
+                version(&text),
+                parse_syscall(&text),
+            );
+            let _ = (parse_cgroups(&text), parse_time_offsets(&text).count());
+            let status = Status::parse(&*text);
+            let _ = (
+                status.field("Name"),
+                status.number::<i32>("TracerPid"),
+                status.set("CapEff"),
+            );
+            let _ = status.numbers::<u32>("Uid");
+        });
+    }
 
     #[test]
     fn a_version_is_its_first_two_numbers() {

@@ -39,7 +39,7 @@ impl Stat {
 }
 
 /// The name, the second field, is in parentheses and may contain anything.
-fn parse(text: &str) -> Option<Stat> {
+pub(crate) fn parse(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     // Field 3 is the first one here.
     let field = |number: usize| fields.get(number - 3);
@@ -47,7 +47,7 @@ fn parse(text: &str) -> Option<Stat> {
         state: field(3)?.chars().next()?,
         parent: field(4)?.parse().ok()?,
         flags: field(9)?.parse().ok()?,
-        cpu_time: field(14)?.parse::<u64>().ok()? + field(15)?.parse::<u64>().ok()?,
+        cpu_time: field(14)?.parse::<u64>().ok()?.checked_add(field(15)?.parse().ok()?)?,
         start_time: field(22)?.parse().ok()?,
     })
 }
@@ -68,7 +68,8 @@ mod tests {
         };
         assert_eq!(parse(text), Some(expected));
         assert!(expected.is_kernel_thread() && !expected.has_ended());
-        for broken in ["", "7 (a", "7 (a) S 1"] {
+        let endless = text.replace("3 4", "3 18446744073709551615");
+        for broken in ["", "7 (a", "7 (a) S 1", &endless] {
             assert_eq!(parse(broken), None, "{broken}");
         }
     }

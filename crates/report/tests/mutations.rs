@@ -5,6 +5,7 @@ mod mutations;
 
 use std::time::Duration;
 
+use fastpath_measure::guard::Baseline;
 use fastpath_report::data::Report;
 
 #[test]
@@ -35,6 +36,7 @@ fn whatever_the_bytes_they_are_hosts_of_a_page_or_refused_with_a_sentence() {
     let (mut pages, mut refused) = (0, 0);
     mutations::feed(&seeds, Duration::from_secs(5), 5, |bytes| {
         let text = String::from_utf8_lossy(bytes);
+        let _ = serde_json::from_str::<Baseline>(&text);
         match fastpath_report::read(&text, "a.json", "a") {
             Ok(hosts) => {
                 pages += 1;

@@ -215,10 +215,10 @@ impl Join {
         let ends = segments
             .iter()
             .map(|segment| segment.p_offset(Little).saturating_add(segment.p_filesz(Little)));
-        let at = ends.fold(end_of_sections, u64::max).next_multiple_of(8);
+        let at = ends.fold(end_of_sections, u64::max).checked_next_multiple_of(8)?;
         let mut bytes = table.bytes(at)?;
         let size = bytes.len() as u64;
-        let room = vdso.get(at as usize..(at + size) as usize)?;
+        let room = vdso.get(at as usize..)?.get(..bytes.len())?;
         if room.iter().any(|byte| *byte != 0) || at + size + MOST_TAIL_BYTES > end_of_vdso {
             return None;
         }

@@ -254,6 +254,28 @@ fn room_of(length: usize) -> usize {
 mod tests {
     use super::*;
 
+    #[test]
+    fn whatever_a_process_has_in_its_journal_it_is_read_or_refused() {
+        let (mut read, mut refused) = (0, 0);
+        let seconds = std::time::Duration::from_secs;
+        crate::mutations::feed(
+            &[journal().bytes().unwrap()],
+            seconds(5),
+            2,
+            |bytes| match Journal::parse(bytes) {
+                Some(journal) => {
+                    read += 1;
+                    let _ = (journal.room(), journal.count(Purpose::Rescue));
+                    if let Ok(again) = journal.bytes() {
+                        assert_eq!(Journal::parse(&again), Some(journal));
+                    }
+                }
+                None => refused += 1,
+            },
+        );
+        assert!(read > 0 && refused > 0, "{read} read, {refused} refused");
+    }
+
     fn journal() -> Journal {
         let record = |address| Record {
             address,

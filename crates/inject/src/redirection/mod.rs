@@ -131,7 +131,9 @@ pub fn plan(
     clocks: ClockSet,
 ) -> Result<Redirection> {
     let parsed = Vdso::parse(vdso).map_err(|e| Error::Unsupported(format!("the kernel's vDSO: {e}")))?;
-    let exports: Vec<_> = parsed.exports().iter().filter(|e| e.is_function).collect();
+    let is_inside = |e: &&Export| e.offset.checked_add(e.size).is_some_and(|end| end <= vdso.len() as u64);
+    let functions = parsed.exports().iter().filter(|e| e.is_function);
+    let exports: Vec<_> = functions.filter(is_inside).collect();
     let mut redirection = Redirection {
         thunks: Vec::new(),
         kernel: KernelFunctions::from_fn(|function| {

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use fastpath_image::{Image, own_vdso};
 use fastpath_page::{Anchor, Base, Init, Page, Rate, Writer};
@@ -62,6 +63,25 @@ fn a_vdso_with_an_unknown_function_is_redirected_all_the_same() {
     assert_eq!(functions, ["gettimeofday", "gettimeofday", "clock_gettime"]);
 }
 
+/// Regression test: a panic with checked arithmetic.
+#[test]
+fn a_function_outside_of_the_vdso_is_not_redirected() {
+    let mut vdso = this_machines();
+    let parsed = fastpath_image::Vdso::parse(&vdso.bytes).unwrap();
+    let mut exports = parsed.exports().iter();
+    let export = exports.find(|export| export.name == "__vdso_clock_gettime").unwrap();
+    // st_value and st_size of its symbol.
+    let place = [export.offset, export.size].map(u64::to_le_bytes).concat();
+    for at in 0..vdso.bytes.len() - place.len() {
+        if vdso.bytes[at..].starts_with(&place) {
+            vdso.bytes[at..at + 8].copy_from_slice(&(u64::MAX - 8).to_le_bytes());
+        }
+    }
+    let refusal = region_for(&vdso.bytes, vdso.base, vdso.base - (1 << 20), ClockSet::ALL, false).err();
+    let refusal = refusal.map(|why| why.to_string()).unwrap_or_default();
+    assert!(refusal.contains("no clock_gettime"), "{refusal}");
+}
+
 /// Kernels' vDSOs: this machine's, and those in the directory that the variable names.
 fn kernels_vdsos() -> Vec<(String, Vec<u8>)> {
     let mut vdsos = vec![("this machine's".to_owned(), this_machines().bytes)];
@@ -72,6 +92,31 @@ fn kernels_vdsos() -> Vec<(String, Vec<u8>)> {
         }
     }
     vdsos
+}
+
+#[test]
+fn whatever_a_kernels_vdso_contains_it_is_redirected_or_refused() {
+    let base = 0x7fff_0000_0000;
+    let (mut planned, mut refused) = (0, 0);
+    // The images have the form of kernels' vDSOs.
+    let images = [Isa::X86_64, Isa::I386].into_iter().filter_map(Image::for_isa);
+    let mut seeds: Vec<_> = images.map(|image| image.bytes().to_vec()).collect();
+    seeds.push(this_machines().bytes);
+    crate::mutations::feed(&seeds, Duration::from_secs(5), 2, |bytes| {
+        let mut vdso = bytes.to_vec();
+        vdso.resize(bytes.len().next_multiple_of(fastpath_page::PAGE_SIZE), 0);
+        for (region_at, rescue) in [(base - (1 << 20), false), (base + vdso.len() as u64, true)] {
+            match region_for(&vdso, base, region_at, ClockSet::ALL, rescue) {
+                Ok(plan) => {
+                    planned += 1;
+                    let journal = Journal::parse(&plan.code[region::JOURNAL as usize..]);
+                    assert_eq!(journal.as_ref(), Some(&plan.journal));
+                }
+                Err(_) => refused += 1,
+            }
+        }
+    });
+    assert!(planned > 0 && refused > 0, "{planned} planned, {refused} refused");
 }
 
 #[test]
