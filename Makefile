@@ -57,6 +57,9 @@ long: build ## tests that take hours: broken input for each parser, and other pr
 	@./scripts/setup long
 	$(ENV) ./tests/long/run
 	$(ENV) ./tests/proof/run --long
+	$(ENV) $(MAKE) --no-print-directory -s -C preload OUT=$(CURDIR)/target/undefined/tmp/preload \
+		CFLAGS="-fsanitize=undefined -fsanitize-undefined-trap-on-error"
+	$(ENV) CARGO_TARGET_DIR=target/undefined cargo test --release --package fastpath --test e2e -- preload::
 	$(ENV) FASTPATH_TEST_KILLS=1000 FASTPATH_TEST_PIPELINES=5000 cargo test --release --package fastpath --test e2e -- pipeline:: helper_loss::
 	$(ENV) FASTPATH_ANCHORS=1000000000 cargo test --release --package fastpath-clock --test limits -- --nocapture
 	$(ENV) ./tests/packages/run bookworm trixie

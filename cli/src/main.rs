@@ -20,6 +20,9 @@ mod install_library;
 mod limits;
 mod live;
 mod man;
+#[cfg(test)]
+#[path = "../../fuzz/mutations.rs"]
+mod mutations;
 mod ours;
 mod output;
 mod probe;

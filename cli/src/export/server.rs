@@ -167,6 +167,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn whatever_a_client_sends_it_is_a_request_or_refused() {
+        let seed = b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\nAccept: text/plain\r\n\r\n".to_vec();
+        let (mut asked, mut refused) = (0, 0);
+        crate::mutations::feed(&[seed], Duration::from_secs(5), 2, |bytes| match parse(bytes) {
+            Some(Ok(request)) => {
+                asked += 1;
+                assert!(!request.path.contains('?'));
+            }
+            Some(Err(status)) => {
+                refused += 1;
+                assert!(status.starts_with('4'));
+            }
+            None => {}
+        });
+        assert!(asked > 0 && refused > 0, "{asked} asked, {refused} refused");
+    }
+
+    #[test]
     fn a_request_has_a_path_and_an_accept_header() {
         let request = parse(b"GET /metrics?x=1 HTTP/1.1\r\nACCEPT: a\r\naccept: b\r\n\r\n")
             .unwrap()

@@ -160,6 +160,12 @@ mod tests {
     use std::io::Cursor;
 
     use super::*;
+    use crate::annotation::{CLOCKS, METHOD, wish};
+    use crate::messages::{
+        ConfigureRequest, Container, CreateContainerRequest, PodSandbox, StateChangeEvent, SynchronizeRequest,
+    };
+    use crate::options::{Method, Options};
+    use crate::preload::adjustment;
 
     /// What arrives, and what was sent.
     struct Both(Cursor<Vec<u8>>, Vec<u8>);
@@ -184,6 +190,61 @@ mod tests {
         Connection::over(Both(Cursor::new(bytes), Vec::new()))
     }
 
+    #[test]
+    fn whatever_a_runtime_sends_it_is_a_call_or_refused() {
+        let pod = PodSandbox {
+            annotations: [(CLOCKS, "all"), (METHOD, "preload")]
+                .map(|(key, value)| (key.into(), value.into()))
+                .into(),
+            ..PodSandbox::default()
+        };
+        let configuration = ConfigureRequest {
+            config: "method = \"preload\"".into(),
+            ..ConfigureRequest::default()
+        };
+        let creation = CreateContainerRequest {
+            pod: Some(pod),
+            container: Some(Container::default()),
+        };
+        let seeds = [configuration.encode_to_vec(), creation.encode_to_vec()].map(|payload| {
+            let request = Request { payload, ..call().0 };
+            frame(PLUGIN, &message(&request))
+        });
+        let options = Options {
+            socket: "/run/fastpath/fastpathd.sock".into(),
+            library: None,
+            method: Method::Attach,
+        };
+        let (mut calls, mut refused) = (0, 0);
+        crate::mutations::feed(&seeds, std::time::Duration::from_secs(5), 2, |bytes| {
+            let mut connection = receives(bytes.to_vec());
+            loop {
+                match connection.next() {
+                    Ok(None) => break,
+                    Ok(Some(Arrived::Answer(_))) => {}
+                    Ok(Some(Arrived::Call(_, call))) => {
+                        calls += 1;
+                        let payload = &call.payload[..];
+                        let _ = ConfigureRequest::decode(payload).map(|request| options.changed_by(&request.config));
+                        let _ = SynchronizeRequest::decode(payload);
+                        let _ = StateChangeEvent::decode(payload).map(|change| change.event());
+                        if let Ok(request) = CreateContainerRequest::decode(payload)
+                            && let (Some(pod), Some(container)) = (request.pod, request.container)
+                            && let Ok(Some(wish)) = wish(&pod.annotations, &container.name, Method::Preload)
+                        {
+                            let _ = adjustment(&container, wish.clocks, &options);
+                        }
+                    }
+                    Err(_) => {
+                        refused += 1;
+                        break;
+                    }
+                }
+            }
+        });
+        assert!(calls > 0 && refused > 0, "{calls} calls, {refused} refused");
+    }
+
     fn frame(connection: u32, contents: &[u8]) -> Vec<u8> {
         [
             &connection.to_be_bytes()[..],
@@ -199,6 +260,11 @@ mod tests {
             method: "m".into(),
             payload: vec![7; 3],
         };
+        let bytes = message(&request);
+        (request, bytes)
+    }
+
+    fn message(request: &Request) -> Vec<u8> {
         let bytes = request.encode_to_vec();
         let header = [
             &(bytes.len() as u32).to_be_bytes()[..],
@@ -206,7 +272,7 @@ mod tests {
             &[IS_REQUEST, 0],
         ]
         .concat();
-        (request, [header, bytes].concat())
+        [header, bytes].concat()
     }
 
     #[test]

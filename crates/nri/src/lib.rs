@@ -11,6 +11,9 @@ mod connection;
 pub mod hook;
 pub mod log;
 mod messages;
+#[cfg(test)]
+#[path = "../../../fuzz/mutations.rs"]
+mod mutations;
 mod options;
 mod plugin;
 mod preload;
