@@ -52,7 +52,6 @@ impl CoreNote {
     }
 
     /// Returns the note for a process that was detached, if its region stays.
-    #[cfg(target_arch = "x86_64")]
     pub(crate) fn detached() -> CoreNote {
         CoreNote::new("detached")
     }

@@ -4,6 +4,10 @@
 //! through `remote` system calls that leave a correct process behind even if this process dies. `hook/` is the code
 //! that stays in the program.
 #![cfg_attr(all(clippy, not(test)), warn(unused_crate_dependencies))]
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "`attach`, which is for x86-64 only, uses the rest")
+)]
 
 mod abi;
 #[cfg(target_arch = "x86_64")]

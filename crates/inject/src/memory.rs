@@ -65,7 +65,6 @@ impl Pagemap {
     }
 
     /// Returns whether this kernel reports which pages are present (CONFIG_PROC_PAGE_MONITOR).
-    #[cfg(target_arch = "x86_64")]
     pub fn is_known(&self) -> bool {
         self.0.is_some()
     }

@@ -5,7 +5,6 @@
 //! under the filters that it inherited itself. Other filters are read, which takes a tracer with CAP_SYS_ADMIN and without
 //! filters, and evaluated.
 
-#[cfg(target_arch = "x86_64")]
 use std::cell::RefCell;
 use std::sync::{Mutex, PoisonError};
 
@@ -100,7 +99,6 @@ impl Permissions {
 
 /// Returns whether the filters of a stopped thread allow restart_syscall, by which the kernel continues a sleep after a
 /// stop. Filters that cannot be read do not.
-#[cfg(target_arch = "x86_64")]
 pub fn may_restart(tracee: &Tracee, isa: Isa) -> bool {
     thread_local! {
         /// The filters that were read last, and the result: the threads of a process mostly have the same.

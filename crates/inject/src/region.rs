@@ -21,6 +21,7 @@ use std::num::NonZero;
 use fastpath_page::PAGE_SIZE;
 use nix::errno::Errno;
 
+use crate::abi::host::REACH;
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
 
@@ -118,6 +119,9 @@ fn may_be_mapped(at: u64) -> bool {
     }
 }
 
+/// Room for the growth of the stack; within [`REACH`] only on x86-64.
+const STACK_ROOM: u64 = 512 << 20;
+
 /// Returns where a region can be mapped so that jumps from the vDSO at `vdso_base` reach it.
 pub fn place_near(maps: &[Mapping], vdso_base: u64) -> Result<u64> {
     /// End of the address space of 32-bit programs (arch/x86/include/asm/page_64_types.h, IA32_PAGE_OFFSET).
@@ -132,18 +136,6 @@ pub fn place_near(maps: &[Mapping], vdso_base: u64) -> Result<u64> {
 fn place_near_below(maps: &[Mapping], vdso_base: u64, ceiling: u64) -> Result<u64> {
     /// One page to other neighbours, so that an overrun of one does not hit the other.
     const DISTANCE: u64 = 4096;
-    /// Well within the reach of a jump: 128 MiB on AArch64, 2 GiB on x86-64.
-    const REACH: u64 = if cfg!(target_arch = "aarch64") {
-        96 << 20
-    } else {
-        1 << 30
-    };
-    /// Room for the growth of the stack; within the reach of a jump only on x86-64.
-    const STACK_ROOM: Option<u64> = if cfg!(target_arch = "x86_64") {
-        Some(512 << 20)
-    } else {
-        None
-    };
     let reached = |at: &u64| at.abs_diff(vdso_base) < REACH;
     let above = maps::gap_above(maps, vdso_base, SIZE, 0).filter(|at| reached(at) && at + SIZE + DISTANCE <= ceiling);
     let lowest = maps
@@ -169,7 +161,7 @@ fn place_near_below(maps: &[Mapping], vdso_base: u64, ceiling: u64) -> Result<u6
     // near to it as 128 MiB (arch/x86/mm/mmap.c: SIZE_128M, stack_maxrandom_size).
     let below_the_stack = || {
         let stack = maps.iter().find(is_stack)?;
-        let ceiling = stack.start.checked_sub(STACK_ROOM?)?;
+        let ceiling = stack.start.checked_sub(STACK_ROOM)?;
         maps::gap_below(maps, ceiling, SIZE, DISTANCE).filter(reached)
     };
     above
@@ -206,10 +198,10 @@ mod tests {
             "7fbffdd000-7fbfffe000 rw-p 0 0:0 0 [stack]\n7fbffff000-7fc0000000 r-xp 0 0:0 0 [vdso]\n",
         );
         let at = place_near_below(&maps, 0x7f_bfff_f000, 0x7f_c000_0000);
-        if cfg!(target_arch = "x86_64") {
+        if STACK_ROOM < REACH {
             let at = at.unwrap();
             assert!(
-                at + SIZE + (512 << 20) < 0x7f_bffd_d000 && 0x7f_bfff_f000 - at < 1 << 30,
+                at + SIZE + STACK_ROOM < 0x7f_bffd_d000 && 0x7f_bfff_f000 - at < REACH,
                 "{at:#x}"
             );
         }

@@ -93,7 +93,6 @@ impl Filter {
     }
 
     /// Returns whether these are its instructions.
-    #[cfg(target_arch = "x86_64")]
     pub fn is(&self, instructions: &[Instruction]) -> bool {
         self.0 == instructions
     }

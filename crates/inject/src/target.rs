@@ -12,6 +12,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, fstat};
 
 use crate::abi;
+use crate::abi::host::WAITS_ON_FUTEX;
 use crate::error::{Error, Result};
 use crate::region;
 pub use crate::view::View;
@@ -200,19 +201,12 @@ pub fn waits_on_some_futex(tid: i32) -> bool {
 }
 
 fn is_wait_on_futex(text: &str, address: u64) -> bool {
-    /// Numbers of futex and restart_syscall, those of 32-bit programs included, which an x86-64 kernel shows by their
-    /// own numbers. A wait that a stop interrupted continues as restart_syscall, with its registers unchanged.
-    const NUMBERS: &[i64] = if cfg!(target_arch = "x86_64") {
-        &[libc::SYS_futex, libc::SYS_restart_syscall, 240, 0]
-    } else {
-        &[libc::SYS_futex, libc::SYS_restart_syscall]
-    };
     let mut words = text.split_whitespace();
     let number = words.next().and_then(|number| number.parse().ok());
     let first = words
         .next()
         .and_then(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
-    number.is_some_and(|number| NUMBERS.contains(&number)) && first == Some(address)
+    number.is_some_and(|number| WAITS_ON_FUTEX.contains(&number)) && first == Some(address)
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 mod state;
 
 use std::os::fd::OwnedFd;
-#[cfg(target_arch = "x86_64")]
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -14,7 +13,6 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, WaitOptions, WaitStatus};
 use crate::abi::{self, Call, Registers};
 use crate::error::{Error, Result, tried};
 use crate::memory::Memory;
-#[cfg(target_arch = "x86_64")]
 use crate::own_calls::may_restart;
 pub use state::CallResult;
 
@@ -103,7 +101,6 @@ impl Tracee {
     }
 
     /// Returns the process id.
-    #[cfg(target_arch = "x86_64")]
     pub fn process(&self) -> i32 {
         self.process
     }
@@ -158,7 +155,6 @@ impl Tracee {
 
     /// If the kernel would continue the interrupted call by restart_syscall, and a filter of the thread may not allow
     /// that, makes it repeat the call itself: a sleep begins anew, but a filter that kills does not.
-    #[cfg(target_arch = "x86_64")]
     fn repeats_forbidden_restart(&self, registers: &mut Registers) -> bool {
         let is_forbidden = registers.is_restarted() && !may_restart(self, abi::for_registers(registers).isa());
         if is_forbidden {
@@ -167,17 +163,8 @@ impl Tracee {
         is_forbidden
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
-    fn repeats_forbidden_restart(&self, _registers: &mut Registers) -> bool {
-        false
-    }
-
     /// Bounds a wait that the kernel will make again.
-    #[cfg(target_arch = "x86_64")]
     fn bound_wait(&self, registers: &mut Registers) {
-        if !abi::waits::may_be_noted() {
-            return;
-        }
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let now = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
         registers.bound_wait(now, |address| {
@@ -185,9 +172,6 @@ impl Tracee {
             Some(u64::from_le_bytes(word.try_into().ok()?))
         });
     }
-
-    #[cfg(not(target_arch = "x86_64"))]
-    fn bound_wait(&self, _registers: &mut Registers) {}
 
     fn next_event(&self, wait: bool) -> Result<Option<Stop>> {
         let any_kind = WaitOptions::from_bits_retain(libc::__WALL as u32);

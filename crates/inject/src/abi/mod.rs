@@ -1,21 +1,14 @@
 //! The differences between instruction sets, and between the 64- and the 32-bit programs of one machine.
 //!
 //! To add one, fill in a form: [`Abi`] describes a program's kernel interface; a host's folder also describes how its
-//! kernel shows registers (`Registers`), which ABI a program has (`of`), and the shapes of the system calls that the
-//! hook must see (`sites`).
+//! kernel shows registers (`Registers`), which ABI a program has (`of_isa`), and the shapes of the system calls that
+//! the hook must see (`sites`).
 
-#[cfg(target_arch = "aarch64")]
-mod aarch64;
-#[cfg(target_arch = "x86_64")]
-mod x86_64;
-#[cfg(target_arch = "aarch64")]
-use aarch64 as host;
-#[cfg(target_arch = "x86_64")]
-use x86_64 as host;
+#[cfg_attr(target_arch = "aarch64", path = "aarch64/mod.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "x86_64/mod.rs")]
+pub mod host;
 
 pub use host::{Registers, for_registers, of_isa, sites};
-#[cfg(target_arch = "x86_64")]
-pub use host::{running, waits};
 
 use fastpath_image::{Image, Isa};
 
@@ -28,7 +21,6 @@ pub enum Call {
     Execve,
     Execveat,
     ExitGroup,
-    #[cfg(target_arch = "x86_64")]
     MemfdCreate,
     Mmap,
     Munmap,
@@ -44,7 +36,6 @@ fn number_on_this_host(call: Call) -> u64 {
         Call::Execve => libc::SYS_execve,
         Call::Execveat => libc::SYS_execveat,
         Call::ExitGroup => libc::SYS_exit_group,
-        #[cfg(target_arch = "x86_64")]
         Call::MemfdCreate => libc::SYS_memfd_create,
         Call::Mmap => libc::SYS_mmap,
         Call::Munmap => libc::SYS_munmap,
@@ -82,14 +73,7 @@ pub fn of_this_build(abi: &dyn Abi) -> Result<(&'static Image, &'static Hook)> {
 }
 
 /// Size in bytes of a system call instruction of the host's own programs.
-pub const CALL_BYTES: u16 = if cfg!(target_arch = "aarch64") { 4 } else { 2 };
-
-/// Returns the ABI of the host's own programs.
-#[cfg(target_arch = "x86_64")]
-pub fn of_isa_of_this_host() -> Result<&'static dyn Abi> {
-    let abi = Isa::of_name(std::env::consts::ARCH).and_then(of_isa);
-    abi.ok_or_else(|| Error::Unsupported("programs of this host's instruction set are not served".into()))
-}
+pub const CALL_BYTES: u16 = Isa::HOST.facts().system_call.len() as u16;
 
 /// Kernel interface of one kind of program.
 pub trait Abi: Sync {

@@ -156,7 +156,7 @@ fn in_image(in_force: &[(Record, Vec<u8>)], pc: u64) -> Option<u64> {
 /// Returns the region's code, and the address in it that the loader has used.
 fn code_of(found: &Found) -> Answer<(Vec<Range<u64>>, Option<u64>)> {
     // The loader's copy of AT_ENTRY: it has jumped there.
-    let (_, hook) = abi::of_this_build(abi::of_isa_of_this_host()?)?;
+    let (_, hook) = abi::of_this_build(abi::host::NATIVE)?;
     let entry = hook.entry.map(|entry| found.at + region::HOOK + entry);
     Ok((found.code()?, entry))
 }

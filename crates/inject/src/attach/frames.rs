@@ -6,7 +6,7 @@ use nix::sys::uio::RemoteIoVec;
 
 use super::mapping_at::Mappings;
 use super::threads::Stopped;
-use crate::abi::running;
+use crate::abi::host::running;
 use crate::error::Result;
 use crate::memory::{PAGE, Pagemap};
 use crate::tracee::Tracee;

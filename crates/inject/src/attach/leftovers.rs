@@ -10,7 +10,8 @@ use super::session::Session;
 use crate::abi::Call;
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
-use crate::remote::{CONTROL_AT, RemoteCalls, tail};
+use crate::remote::descriptors::CONTROL_AT;
+use crate::remote::{RemoteCalls, tail};
 use crate::tracee::Tracee;
 
 /// Name of the scratch memory, in /proc/PID/maps and /proc/PID/fd.

@@ -120,7 +120,7 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     let own_scans = Cache::default();
     let at = region::place_near(&target.maps, target.vdso_base)?;
     let mut plan = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks, config.rescue)?;
-    let abi = abi::of_isa_of_this_host()?;
+    let abi = abi::host::NATIVE;
     let known_filters = filters::are_on(pid).then(|| filters::read_all(session)).transpose()?;
     // A filter may kill the target for the system calls of the hook.
     let obstacle = known_filters

@@ -82,7 +82,6 @@ pub struct Record {
 }
 
 /// What is in the place of a record now. Other tools restore bytes from the file, and put breakpoints there.
-#[cfg(target_arch = "x86_64")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// The original bytes, but for breakpoints.
@@ -94,10 +93,8 @@ pub enum Place {
 }
 
 /// `int3`: the breakpoint of another tool.
-#[cfg(target_arch = "x86_64")]
 const BREAKPOINT: u8 = 0xcc;
 
-#[cfg(target_arch = "x86_64")]
 impl Record {
     /// Returns what `bytes` in the place of the record are.
     pub fn place(&self, bytes: &[u8]) -> Place {
@@ -311,7 +308,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_arch = "x86_64")]
     fn a_change_that_others_restored_in_part_is_completed_around_their_breakpoints() {
         let record = &journal().records[0];
         let place = |bytes: [u8; 5]| record.place(&bytes);

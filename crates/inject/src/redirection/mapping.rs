@@ -194,7 +194,6 @@ pub fn parts(at: u64, maps: &[Mapping]) -> Vec<std::ops::Range<u64>> {
 }
 
 /// Returns the parts with code of the region at `at`. Addresses of its data are left on stacks by code that has returned.
-#[cfg(target_arch = "x86_64")]
 pub fn code(at: u64, maps: &[Mapping]) -> Vec<std::ops::Range<u64>> {
     let own = [region::IMAGE..region::STATE, region::JOURNAL..region::SIZE];
     let own = own.map(|part| at + part.start..at + part.end);

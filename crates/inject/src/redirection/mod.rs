@@ -29,9 +29,7 @@ use crate::region;
 use call_frames::{Copy, Frames, Join};
 use seat::Seat;
 
-#[cfg(target_arch = "x86_64")]
-pub use journal::Place;
-pub use journal::{Journal, MOST_RECORDS, Purpose, Record, State};
+pub use journal::{Journal, MOST_RECORDS, Place, Purpose, Record, State};
 pub use plan_region::{RegionPlan, region_for};
 
 /// Name of the memory that a region is mapped from. The memory holds the image, the hook, the thunks and the journal,
@@ -393,6 +391,5 @@ fn plain_name(name: &str) -> &str {
         .unwrap_or(name)
 }
 
-#[cfg(test)]
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests;

@@ -15,7 +15,7 @@
 
 mod batch;
 mod counter;
-mod descriptors;
+pub mod descriptors;
 pub mod tail;
 
 use std::time::{Duration, Instant};
@@ -29,8 +29,6 @@ use crate::tracee::{CallResult, Stop, Tracee, Until};
 use batch::Batch;
 pub use batch::{End, RemoteCall};
 pub use counter::{counter_forbidden, counter_is_readable};
-#[cfg(target_arch = "x86_64")]
-pub use descriptors::CONTROL_AT;
 pub use descriptors::{pass, pass_at_once};
 use tail::Tail;
 
@@ -197,7 +195,6 @@ impl<'t> RemoteCalls<'t> {
     }
 
     /// Returns the memory that the calls are made from.
-    #[cfg(target_arch = "x86_64")]
     pub fn tail(&self) -> &Tail {
         &self.tail
     }
@@ -208,7 +205,6 @@ impl<'t> RemoteCalls<'t> {
     }
 
     /// Changes the address of the scratch memory.
-    #[cfg(target_arch = "x86_64")]
     pub fn set_scratch(&mut self, at: u64) {
         self.scratch = at;
     }

@@ -94,7 +94,6 @@ impl Tail {
 
     /// Returns the tails in which a killed fastpath left its code. Reads only pages that are present: a page that was
     /// written to is the process's own copy, and reading others could wait for their file system.
-    #[cfg(target_arch = "x86_64")]
     pub fn in_use(pid: i32, maps: &[Mapping]) -> Result<Vec<Tail>> {
         let memory = Rc::new(Memory::writable(pid)?);
         let (present, _) = places(pid, maps);
@@ -111,7 +110,6 @@ impl Tail {
     }
 
     /// Returns its addresses.
-    #[cfg(target_arch = "x86_64")]
     pub fn range(&self) -> Range<u64> {
         self.at..self.at + BYTES as u64
     }
@@ -122,7 +120,6 @@ impl Tail {
     }
 
     /// Returns the address of the name [`MARK`].
-    #[cfg(target_arch = "x86_64")]
     pub fn name(&self) -> u64 {
         self.at + (BYTES - MARK_BYTES.len()) as u64
     }

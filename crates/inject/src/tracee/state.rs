@@ -1,14 +1,10 @@
 //! What the kernel reports about a stopped thread, besides its registers.
 
 use nix::errno::Errno;
-#[cfg(target_arch = "x86_64")]
 use nix::sys::{ptrace, uio::RemoteIoVec};
 
 use super::Tracee;
-#[cfg(target_arch = "x86_64")]
-use crate::error::Error;
-use crate::error::{Result, tried};
-#[cfg(target_arch = "x86_64")]
+use crate::error::{Error, Result, tried};
 use crate::memory::PAGE;
 use crate::seccomp_filter::{Instruction, MOST_INSTRUCTIONS};
 
@@ -53,7 +49,6 @@ impl Tracee {
         const INFO_EXIT: u8 = 2;
         let info: [u64; 11] = match self.describe(GET_SYSCALL_INFO) {
             Ok(info) => info,
-            #[cfg(target_arch = "x86_64")]
             Err(Errno::EIO) if states_syscall_stops() => return self.leaving_call_by_message(),
             Err(errno) => return Err(tried("PTRACE_GET_SYSCALL_INFO")(errno)),
         };
@@ -70,18 +65,17 @@ impl Tracee {
 
     /// The same where an architecture of the kernel lacks that request (it takes CONFIG_HAVE_ARCH_TRACEHOOK, which User
     /// Mode Linux has not): by the event message of the stop, and the registers.
-    #[cfg(target_arch = "x86_64")]
     fn leaving_call_by_message(&self) -> Result<Option<LeavingCall>> {
         /// include/uapi/linux/ptrace.h: PTRACE_EVENTMSG_SYSCALL_ENTRY and PTRACE_EVENTMSG_SYSCALL_EXIT.
         const ENTRY: i64 = 1;
         const EXIT: i64 = 2;
         let message = ptrace::getevent(self.pid).map_err(tried("PTRACE_GETEVENTMSG"))?;
         let registers = self.registers()?;
-        match message {
-            ENTRY => Ok(None),
-            EXIT if !registers.is_32_bit() => Ok(Some(LeavingCall {
+        match (message, registers.call_result()) {
+            (ENTRY, _) => Ok(None),
+            (EXIT, Some(result)) => Ok(Some(LeavingCall {
                 pc: registers.pc(),
-                result: registers.call_result(),
+                result,
             })),
             _ => Err(Error::Unsupported(
                 "this kernel does not tell a system call's entry from its exit (PTRACE_GET_SYSCALL_INFO)".into(),
@@ -93,13 +87,11 @@ impl Tracee {
 /// Returns whether this kernel states in the event message of a syscall-stop whether it is an entry or an exit: Linux 5.3
 /// and newer, on every architecture (include/linux/ptrace.h: ptrace_report_syscall). An older one leaves the message of
 /// an earlier event there.
-#[cfg(target_arch = "x86_64")]
 fn states_syscall_stops() -> bool {
     fastpath_os::kernel_version() >= (5, 3)
 }
 
 /// State that only a thread of a running program has: an exec resets it.
-#[cfg(target_arch = "x86_64")]
 impl Tracee {
     /// Returns where the thread has registered struct rseq (rseq(2)); 0: nowhere. `None`: this kernel does not report
     /// it (before Linux 5.13).

@@ -3,7 +3,7 @@
 mod registers;
 pub mod sites;
 
-pub use registers::Registers;
+pub use registers::{Registers, WAITS_ON_FUTEX};
 
 use fastpath_image::Isa;
 
@@ -18,6 +18,9 @@ pub fn for_registers(_registers: &Registers) -> &'static dyn Abi {
 pub fn of_isa(isa: Isa) -> Option<&'static dyn Abi> {
     (isa == Isa::Aarch64).then_some(&AARCH64 as &dyn Abi)
 }
+
+/// Largest distance of a region from the vDSO: well within the reach of a jump, 128 MiB.
+pub const REACH: u64 = 96 << 20;
 
 /// The procedure call standard for AArch64, with 64-bit pointers.
 struct Aarch64;

@@ -2,15 +2,21 @@
 
 use std::io::IoSliceMut;
 use std::mem::{MaybeUninit, size_of};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::unistd::Pid;
 
 use crate::error::{Error, Result, tried};
+use crate::tracee::CallResult;
 
 /// include/uapi/linux/elf.h: struct user_pt_regs, and the number of the system call, -1 outside any.
 const NT_PRSTATUS: usize = 1;
 const NT_ARM_SYSTEM_CALL: usize = 0x404;
+
+/// Numbers of futex and restart_syscall. A wait that a stop interrupted continues as restart_syscall, with its registers
+/// unchanged.
+pub const WAITS_ON_FUTEX: &[i64] = &[libc::SYS_futex, libc::SYS_restart_syscall];
 
 /// General registers of a 64-bit thread.
 ///
@@ -90,6 +96,22 @@ impl Registers {
     /// when the thread stops.
     pub fn undo_interruption(&mut self) -> bool {
         false
+    }
+
+    /// Returns whether the kernel will continue the interrupted call by restart_syscall: not shown here.
+    pub fn is_restarted(&self) -> bool {
+        false
+    }
+
+    /// Changes nothing, for the same reason.
+    pub fn repeat_call(&mut self) {}
+
+    /// Changes nothing, for the same reason.
+    pub fn bound_wait(&mut self, _now: Duration, _read: impl Fn(u64) -> Option<u64>) {}
+
+    /// Returns nothing: every AArch64 kernel has PTRACE_GET_SYSCALL_INFO if it states the kind of a syscall-stop.
+    pub fn call_result(&self) -> Option<CallResult> {
+        None
     }
 
     /// Returns registers that are all zero.

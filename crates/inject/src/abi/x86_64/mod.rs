@@ -4,10 +4,10 @@ mod i386;
 mod registers;
 pub mod running;
 pub mod sites;
-pub mod waits;
+mod waits;
 mod wrapper;
 
-pub use registers::Registers;
+pub use registers::{Registers, WAITS_ON_FUTEX};
 
 use fastpath_image::Isa;
 
@@ -27,8 +27,14 @@ pub fn of_isa(isa: Isa) -> Option<&'static dyn Abi> {
     }
 }
 
+/// Largest distance of a region from the vDSO: well within the reach of a jump, 2 GiB.
+pub const REACH: u64 = 1 << 30;
+
 /// The System V ABI for x86-64, with 64-bit pointers.
 struct X86_64;
+
+/// The ABI of the host's own programs.
+pub const NATIVE: &dyn Abi = &X86_64;
 
 static HOOK: Option<Hook> = include!(concat!(env!("OUT_DIR"), "/hook_x86_64.rs"));
 

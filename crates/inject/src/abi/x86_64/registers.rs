@@ -5,11 +5,16 @@ use nix::sys::ptrace;
 use nix::unistd::Pid;
 
 use crate::error::{Result, tried};
+use crate::tracee::CallResult;
 
 /// General registers, of 64- and of 32-bit threads. PTRACE_GETREGS gives a 64-bit tracer this structure for both; the
 /// regset of PTRACE_GETREGSET changes its layout with the thread's current code segment.
 #[derive(Debug, Clone, Copy)]
 pub struct Registers(pub(super) libc::user_regs_struct);
+
+/// Numbers of futex and restart_syscall, those of 32-bit programs included, which the kernel shows by their own numbers.
+/// A wait that a stop interrupted continues as restart_syscall, with its registers unchanged.
+pub const WAITS_ON_FUTEX: &[i64] = &[libc::SYS_futex, libc::SYS_restart_syscall, 240, 0];
 
 /// Code segment of 32-bit programs (arch/x86/include/asm/segment.h: __USER32_CS); 64-bit ones have 0x33.
 const USER32_CS: u64 = 0x23;
@@ -51,13 +56,13 @@ impl Registers {
     }
 
     /// Returns the result of the system call that a 64-bit thread is leaving.
-    pub fn call_result(&self) -> std::result::Result<u64, Errno> {
+    pub fn call_result(&self) -> Option<CallResult> {
         /// Results from here up to -1 are errors (include/linux/err.h: MAX_ERRNO).
         const FIRST_ERROR: i64 = -4095;
-        match self.0.rax as i64 {
+        (!self.is_32_bit()).then_some(match self.0.rax as i64 {
             error @ FIRST_ERROR..0 => Err(Errno::from_raw(-error as i32)),
             _ => Ok(self.0.rax),
-        }
+        })
     }
 
     /// Returns whether a stop interrupted a 64-bit thread's wait on the futex at `address`.
