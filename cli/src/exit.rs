@@ -12,7 +12,6 @@ pub const NO_INPUT: i32 = 66;
 /// The result cannot be determined, or the work cannot be done on this host (EX_UNAVAILABLE).
 pub const CANNOT_TELL: i32 = 69;
 /// Something else failed (EX_SOFTWARE).
-#[cfg(target_arch = "x86_64")]
 pub const FAILED: i32 = 70;
 /// The output cannot be written (EX_IOERR).
 pub const NOT_WRITTEN: i32 = 74;

@@ -3,10 +3,6 @@
 use std::time::Duration;
 
 use fastpath_evidence::{PageCopy, Residuals};
-#[cfg(not(target_arch = "x86_64"))]
-use fastpath_inject::redirection::Journal;
-#[cfg(target_arch = "x86_64")]
-use fastpath_inject::redirection::{Purpose, State};
 use fastpath_measure::Clock;
 use fastpath_os::Mapping;
 use fastpath_page::{ClockSet, MAPPED_NAME, Page, Reader};
@@ -98,7 +94,6 @@ struct Served {
 enum By {
     Attach,
     Run,
-    #[cfg(target_arch = "x86_64")]
     /// It was detached, and a thread of it had not left the region.
     Detached,
 }
@@ -337,7 +332,6 @@ fn look() -> (Status, Vec<String>) {
 }
 
 /// Returns the processes that are attached, as far as this user may see.
-#[cfg(target_arch = "x86_64")]
 pub fn attached() -> Vec<i32> {
     let (status, warnings) = look();
     warnings.iter().for_each(output::warn);
@@ -345,12 +339,10 @@ pub fn attached() -> Vec<i32> {
 }
 
 /// Returns the same without a warning about processes that could not be examined.
-#[cfg(target_arch = "x86_64")]
 pub fn attached_quietly() -> Vec<i32> {
     attached_in(&look().0)
 }
 
-#[cfg(target_arch = "x86_64")]
 fn attached_in(status: &Status) -> Vec<i32> {
     let is_attached = |served: &Served| served.by != By::Run;
     status
@@ -452,7 +444,6 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
 /// Returns the table's cell for how a process got its page.
 fn by_in_words(served: &Served) -> String {
     let by = match (served.by, served.rule) {
-        #[cfg(target_arch = "x86_64")]
         (By::Detached, _) => "(detached)".into(),
         (_, Some(rule)) => format!("rule {rule}"),
         (By::Attach, None) => "attach".into(),
@@ -481,6 +472,8 @@ pub fn clocks(page: &Page) -> ClockSet {
 /// the vDSO.
 #[cfg(target_arch = "x86_64")]
 fn by(pid: i32, has_region: bool) -> (By, usize, Option<bool>) {
+    use fastpath_inject::redirection::{Purpose, State};
+
     let found = fastpath_inject::attach::find_in(pid);
     let by = match &found {
         Ok(Some(found)) if found.journal.state == State::Kept => By::Run,
@@ -504,7 +497,7 @@ fn by(pid: i32, has_region: bool) -> (By, usize, Option<bool>) {
 #[cfg(not(target_arch = "x86_64"))]
 fn by(pid: i32, has_region: bool) -> (By, usize, Option<bool>) {
     let maps = fastpath_os::maps::read(pid).unwrap_or_default();
-    let by = match Journal::find(pid, &maps) {
+    let by = match fastpath_inject::redirection::Journal::find(pid, &maps) {
         Ok(Some((_, Some(journal)))) if journal.is_of_start => By::Run,
         _ if has_region => By::Attach,
         _ => By::Run,

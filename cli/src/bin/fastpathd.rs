@@ -13,8 +13,6 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use fastpath_daemon::{Failure, Options, Policy, Service, log, serve};
-#[cfg(target_arch = "x86_64")]
-use fastpath_helper::by_rule;
 use fastpath_helper::process::Surroundings;
 use fastpath_measure::Clocks;
 use fastpath_publish::evidence::Trust;
@@ -167,7 +165,7 @@ fn main() -> ExitCode {
 #[cfg(target_arch = "x86_64")]
 fn attach_one(args: &Args, pid: i32, surroundings: &Surroundings) -> ExitCode {
     let name = args.attach_name.as_deref().unwrap_or("a program");
-    match by_rule::attach(pid, name, args.service, surroundings) {
+    match fastpath_helper::attach::by_rule::attach(pid, name, args.service, surroundings) {
         Some(inode) => {
             // The daemon may have given this process up.
             let _ = writeln!(std::io::stdout(), "{inode}");

@@ -22,13 +22,7 @@ pub fn own() -> ArgValueCandidates {
 
 /// Offers attached processes.
 pub fn attached() -> ArgValueCandidates {
-    ArgValueCandidates::new(|| {
-        #[cfg(target_arch = "x86_64")]
-        let pids = crate::attach::status::attached_quietly();
-        #[cfg(not(target_arch = "x86_64"))]
-        let pids = Vec::new();
-        candidates(pids)
-    })
+    ArgValueCandidates::new(|| candidates(crate::attach::status::attached_quietly()))
 }
 
 fn all(is_meant: impl Fn(i32) -> bool) -> Vec<i32> {

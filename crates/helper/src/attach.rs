@@ -1,5 +1,8 @@
 //! Attaches running processes, each with a grant of the host's daemon, or of a helper.
 
+pub mod by_rule;
+mod tree;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +18,7 @@ use fastpath_protocol::client::Failure;
 use crate::grant::{self, Purpose};
 use crate::policy::DaemonsPolicy;
 use crate::process::Surroundings;
-use crate::tree::{self, TimeNamespace};
+use tree::TimeNamespace;
 
 /// Longest time to wait for a page's first anchor: a publisher needs milliseconds, but beside busy threads more.
 const FIRST_ANCHOR: Duration = Duration::from_secs(5);

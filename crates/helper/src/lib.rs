@@ -7,8 +7,6 @@
 #[cfg(target_arch = "x86_64")]
 pub mod attach;
 mod attendant;
-#[cfg(target_arch = "x86_64")]
-pub mod by_rule;
 pub mod grant;
 mod log;
 pub mod policy;
@@ -16,6 +14,4 @@ pub mod process;
 pub mod run;
 pub mod timeline;
 mod title;
-#[cfg(target_arch = "x86_64")]
-mod tree;
 mod trial;

@@ -1,7 +1,7 @@
 //! Counts by ptrace, which is slower but requires no privilege. A command is started under a seccomp filter that stops
 //! it only at the calls that are counted; this process, its tracer, records the call and continues it.
 
-use crate::trace::arch;
+use crate::trace::arch::{self, Stopped};
 use crate::trace::call::{Abi, Function, Sample, Site};
 use crate::trace::command;
 use crate::trace::report::{Lost, Method, Report};
@@ -180,64 +180,7 @@ fn stack(thread: Pid, sp: u64) -> Vec<u8> {
     Vec::new()
 }
 
-/// A thread in a seccomp stop.
-struct Stopped {
-    number: u64,
-    is_compat: bool,
-    is_vsyscall: bool,
-    argument: u64,
-    ip: u64,
-    sp: u64,
-    frame: u64,
-}
-
 impl Stopped {
-    #[cfg(target_arch = "x86_64")]
-    fn read(thread: Pid) -> Option<Stopped> {
-        const VSYSCALL_PAGE: u64 = 0xffff_ffff_ff60_0000;
-        let registers = ptrace::getregs(thread).ok()?;
-        let is_vsyscall = registers.rip & !0xfff == VSYSCALL_PAGE;
-        let (ip, sp) = if is_vsyscall {
-            // State after the return to the caller of the vsyscall page, whose "functions" push nothing.
-            (
-                ptrace::read(thread, registers.rsp as *mut _).ok()? as u64,
-                registers.rsp + 8,
-            )
-        } else {
-            (registers.rip, registers.rsp)
-        };
-        let is_32_bit_code = registers.cs == arch::USER32_CS as u64;
-        let is_compat = is_32_bit_code
-            || !is_vsyscall && {
-                // 64-bit code may use `int $0x80`.
-                let word = ptrace::read(thread, (registers.rip - 2) as *mut _).unwrap_or(0);
-                word & 0xffff == 0x80cd
-            };
-        Some(Stopped {
-            number: registers.orig_rax & !u64::from(if is_compat { 0 } else { arch::FOREIGN_BIT }),
-            is_compat,
-            is_vsyscall,
-            argument: if is_compat { registers.rbx } else { registers.rdi },
-            ip,
-            sp,
-            frame: registers.rbp,
-        })
-    }
-
-    #[cfg(target_arch = "aarch64")]
-    fn read(thread: Pid) -> Option<Stopped> {
-        let registers = ptrace::getregset::<ptrace::regset::NT_PRSTATUS>(thread).ok()?;
-        Some(Stopped {
-            number: registers.regs[8],
-            is_compat: registers.pstate & arch::PSR_MODE32_BIT as u64 != 0,
-            is_vsyscall: false,
-            argument: registers.regs[0],
-            ip: registers.pc,
-            sp: registers.sp,
-            frame: registers.regs[29],
-        })
-    }
-
     fn site(&self, pid: u32) -> Option<Site> {
         let numbers = if self.is_compat { arch::COMPAT } else { arch::NATIVE };
         let (_, function) = *numbers.iter().find(|(number, _)| u64::from(*number) == self.number)?;

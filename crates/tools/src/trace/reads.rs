@@ -1,5 +1,6 @@
 //! Clock reads in user space, which no system call shows: samples of a process's CPU time.
 
+use crate::trace::arch;
 use crate::trace::call::{Abi, Function, Sample, Site};
 use crate::trace::clock_ids::{ClockIds, GeneralRegisters};
 use crate::trace::process::Processes;
@@ -124,7 +125,7 @@ pub fn reads(pid: u32, duration: Duration) -> io::Result<Reads> {
         for sampler in &mut samplers {
             while let Some(record) = sampler.next_record() {
                 if let Ok(Record::Sample(sample)) = record.parse_record() {
-                    samples.extend(isa::sample(pid, &sample));
+                    samples.extend(to_read(pid, &sample));
                 }
             }
         }
@@ -166,7 +167,7 @@ fn sampler(thread: libc::pid_t, includes_kernel: bool) -> io::Result<Sampler> {
         .exclude_callchain_kernel(true)
         .sample(SampleFlag::REGS_USER | SampleFlag::STACK_USER | SampleFlag::CALLCHAIN)
         .sample_max_stack(DEEPEST)
-        .sample_regs_user(isa::REGISTERS)
+        .sample_regs_user(arch::SAMPLED)
         .sample_stack_user(STACK)
         .build()?
         .sampled(RING)
@@ -258,62 +259,38 @@ fn other_functions() -> Vec<Range<u64>> {
         .collect()
 }
 
-/// The user's registers in a sample (`enum perf_event_x86_regs`, `perf_event_arm_regs` of the kernel's uapi).
-mod isa {
-    use super::*;
-
-    #[cfg(target_arch = "x86_64")]
-    pub(super) const REGISTERS: u64 = 0xff_01ff; // ax, bx, cx, dx, si, di, bp, sp, ip; r8 to r15
-    #[cfg(target_arch = "aarch64")]
-    pub(super) const REGISTERS: u64 = 1 << 29 | 1 << 31 | 1 << 32; // x29, sp, pc
-
-    /// Returns bp, sp and ip of the registers in a sample, and all general registers.
-    #[cfg(target_arch = "x86_64")]
-    fn split(registers: &[u64]) -> Option<([u64; 3], Option<GeneralRegisters>)> {
-        let &[ax, bx, cx, dx, si, di, bp, sp, ip, r8, r9, r10, r11, r12, r13, r14, r15] = registers else {
-            return None;
-        };
-        let general = [ax, cx, dx, bx, sp, bp, si, di, r8, r9, r10, r11, r12, r13, r14, r15];
-        Some(([bp, sp, ip], Some(general)))
-    }
-    #[cfg(target_arch = "aarch64")]
-    fn split(registers: &[u64]) -> Option<([u64; 3], Option<GeneralRegisters>)> {
-        Some((registers.try_into().ok()?, None))
-    }
-
-    /// Returns a record as the unwinder takes it. A thread that has no user registers has none.
-    pub(super) fn sample(pid: u32, record: &data::Sample) -> Option<Read> {
-        /// The first of the chain's marks of a context (`enum perf_callchain_context`).
-        const FIRST_MARK: u64 = 4095u64.wrapping_neg();
-        let registers = record.regs_user()?;
-        let ([frame, sp, ip], general) = split(&registers.regs)?;
-        let abi = match registers.abi {
-            data::SampleRegsAbi::ABI_32 => Abi::Compat,
-            _ => Abi::Native,
-        };
-        let sample = Sample {
-            site: Site {
-                pid,
-                function: Function::ClockGettime,
-                abi,
-                clock: 0,
-                ip,
-            },
-            time_ns: 0,
-            calls: 1,
-            sp,
-            frame,
-            stack: record.stack_user().unwrap_or_default().to_vec(),
-        };
-        let addresses = record.callchain().unwrap_or_default().iter().copied();
-        Some(Read {
-            sample,
-            registers: general.filter(|_| abi == Abi::Native),
-            // Behind the sample's own address.
-            chain: addresses
-                .filter(|address| (1..FIRST_MARK).contains(address))
-                .skip(1)
-                .collect(),
-        })
-    }
+/// Returns a record as the unwinder takes it. A thread that has no user registers has none.
+fn to_read(pid: u32, record: &data::Sample) -> Option<Read> {
+    /// The first of the chain's marks of a context (`enum perf_callchain_context`).
+    const FIRST_MARK: u64 = 4095u64.wrapping_neg();
+    let registers = record.regs_user()?;
+    let ([frame, sp, ip], general) = arch::split(&registers.regs)?;
+    let abi = match registers.abi {
+        data::SampleRegsAbi::ABI_32 => Abi::Compat,
+        _ => Abi::Native,
+    };
+    let sample = Sample {
+        site: Site {
+            pid,
+            function: Function::ClockGettime,
+            abi,
+            clock: 0,
+            ip,
+        },
+        time_ns: 0,
+        calls: 1,
+        sp,
+        frame,
+        stack: record.stack_user().unwrap_or_default().to_vec(),
+    };
+    let addresses = record.callchain().unwrap_or_default().iter().copied();
+    Some(Read {
+        sample,
+        registers: general.filter(|_| abi == Abi::Native),
+        // Behind the sample's own address.
+        chain: addresses
+            .filter(|address| (1..FIRST_MARK).contains(address))
+            .skip(1)
+            .collect(),
+    })
 }

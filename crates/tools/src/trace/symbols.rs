@@ -1,9 +1,11 @@
 //! Names of functions, and callers, from the mapped files. The work is done after the call.
 
+use crate::trace::arch;
 use crate::trace::call::Sample;
 use crate::trace::process::{self, Image, Mapping};
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Symbolizer};
+use fastpath_image::Isa;
 use object::{Object, ObjectSection, ObjectSegment};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -123,7 +125,7 @@ impl Symbolizers {
     }
 }
 
-type Unwinder = (isa::NativeUnwinder<Arc<[u8]>>, isa::Cache);
+type Unwinder = (arch::NativeUnwinder<Arc<[u8]>>, arch::Cache);
 
 /// The data of a file that unwinding needs.
 struct Unwinding {
@@ -222,10 +224,10 @@ impl Symbols {
         let key = (sample.site.pid, image.since_ns, image.maps.len());
         let (unwinder, mut cache) = match self.unwinders.remove(&key) {
             Some(known) => known,
-            None => (self.unwinder(sample.site.pid, image), isa::Cache::new()),
+            None => (self.unwinder(sample.site.pid, image), arch::Cache::new()),
         };
         let mut read = |address: u64| on_stack(sample, address).ok_or(());
-        let mut registers = isa::registers(sample);
+        let mut registers = arch::unwound_from(sample.site.ip, sample.sp, sample.frame);
         let mut next = Some(FrameAddress::from_instruction_pointer(sample.site.ip));
         let mut frames = Vec::new();
         while let Some(address) = next.filter(|_| frames.len() < DEEPEST) {
@@ -237,10 +239,10 @@ impl Symbols {
         frames
     }
 
-    fn unwinder(&mut self, pid: u32, image: &Image) -> isa::NativeUnwinder<Arc<[u8]>> {
+    fn unwinder(&mut self, pid: u32, image: &Image) -> arch::NativeUnwinder<Arc<[u8]>> {
         use framehop::{ExplicitModuleSectionInfo, Module, Unwinder as _};
 
-        let mut unwinder = isa::NativeUnwinder::new();
+        let mut unwinder = arch::NativeUnwinder::new();
         for mapping in &image.maps {
             let module = if mapping.path == "[vdso]" {
                 // fastpath's code in a vDSO has call frame information of its own there.
@@ -280,7 +282,7 @@ fn on_stack(sample: &Sample, address: u64) -> Option<u64> {
 fn returns_to(sample: &Sample, image: &Image, (address, sp): (u64, u64)) -> Option<(u64, u64)> {
     /// Bytes of its code that are looked at.
     const MOST: u64 = 512;
-    if cfg!(not(target_arch = "x86_64")) {
+    if !Isa::HOST.is_x86() {
         return None;
     }
     let end = image.mapping(address)?.range.end.min(address.saturating_add(MOST));
@@ -288,25 +290,6 @@ fn returns_to(sample: &Sample, image: &Image, (address, sp): (u64, u64)) -> Opti
     let at = sp.checked_add(fastpath_code::epilogue::bytes_below_return_address(&code)? as u64)?;
     let outer = on_stack(sample, at)?;
     image.mapping(outer).map(|_| (outer, at + size_of::<u64>() as u64))
-}
-
-#[cfg(target_arch = "x86_64")]
-mod isa {
-    pub(super) use framehop::x86_64::{CacheX86_64 as Cache, UnwinderX86_64 as NativeUnwinder};
-
-    pub(super) fn registers(sample: &crate::trace::call::Sample) -> framehop::x86_64::UnwindRegsX86_64 {
-        framehop::x86_64::UnwindRegsX86_64::new(sample.site.ip, sample.sp, sample.frame)
-    }
-}
-
-#[cfg(target_arch = "aarch64")]
-mod isa {
-    pub(super) use framehop::aarch64::{CacheAarch64 as Cache, UnwinderAarch64 as NativeUnwinder};
-
-    /// The sample has no link register: a leaf's caller is missing, but the caller's caller is found.
-    pub(super) fn registers(sample: &crate::trace::call::Sample) -> framehop::aarch64::UnwindRegsAarch64 {
-        framehop::aarch64::UnwindRegsAarch64::new(0, sample.sp, sample.frame)
-    }
 }
 
 impl Unwinding {

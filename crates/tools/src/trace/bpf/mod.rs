@@ -7,6 +7,7 @@ use program::{KEY_SIZE, Parameters, SAMPLE_HEAD, VALUE_SIZE};
 use std::collections::HashMap;
 use std::io;
 
+use fastpath_image::Isa;
 use fastpath_os::bpf::{Attached, Kind, Map, PidNamespace, Ring, attach};
 
 /// Interval of the random samples, in calls. A power of two.
@@ -49,13 +50,9 @@ impl Counter {
             samples: ring_map.as_ref().map(|map| (map.fd(), SAMPLE_ONE_IN)),
         };
         let ring = ring_map.as_ref().map(|map| Ring::new(map, RING_SIZE)).transpose()?;
-        #[cfg_attr(
-            not(target_arch = "x86_64"),
-            expect(unused_mut, reason = "only x86 has a vsyscall page")
-        )]
         let mut attached = vec![attach(c"sys_enter", &program::at_system_call(&parameters))?];
-        #[cfg(target_arch = "x86_64")]
-        {
+        // Only x86 has a vsyscall page.
+        if Isa::HOST.is_x86() {
             let attach = |sees_callers| attach(c"emulate_vsyscall", &program::at_vsyscall(&parameters, sees_callers));
             // Older kernels reject the program that sees callers.
             match attach(true).or_else(|_| attach(false)) {

@@ -6,9 +6,7 @@ use fastpath_os::bpf::asm::*;
 use fastpath_os::bpf::{PidNamespace, helper};
 
 use crate::trace::arch;
-use crate::trace::call::Abi;
-#[cfg(target_arch = "x86_64")]
-use crate::trace::call::Function;
+use crate::trace::call::{Abi, Function};
 
 /// Parameters of the programs.
 pub(super) struct Parameters {
@@ -79,7 +77,7 @@ pub(super) fn at_system_call(parameters: &Parameters) -> Vec<Instruction> {
     asm.if_is_not(R0, 0, "done");
     asm.load(Width::Double, R6, FP, register(arch::REGISTERS.ip));
     asm.store(Width::Double, FP, KEY_IP, R6);
-    branch_on_abi(&mut asm);
+    arch::branch_on_abi(&mut asm, REGISTERS, SCRATCH);
     numbers(
         &mut asm,
         "native",
@@ -102,7 +100,6 @@ pub(super) fn at_system_call(parameters: &Parameters) -> Vec<Instruction> {
 
 /// Returns the program for the raw tracepoint `emulate_vsyscall`, whose argument is the number of the entry. With
 /// `sees_callers` it also finds the caller, which requires Linux 5.15 built with BTF.
-#[cfg(target_arch = "x86_64")]
 pub(super) fn at_vsyscall(parameters: &Parameters, sees_callers: bool) -> Vec<Instruction> {
     let mut asm = Assembler::default();
     asm.load(Width::Double, R7, R1, 0);
@@ -117,7 +114,6 @@ pub(super) fn at_vsyscall(parameters: &Parameters, sees_callers: bool) -> Vec<In
 }
 
 /// Computes the registers after the return to the caller of the vsyscall page, whose "functions" push nothing.
-#[cfg(target_arch = "x86_64")]
 fn return_from_vsyscall(asm: &mut Assembler) {
     asm.call(helper::GET_CURRENT_TASK_BTF);
     asm.mov(R1, R0);
@@ -138,33 +134,6 @@ fn return_from_vsyscall(asm: &mut Assembler) {
     asm.store(Width::Double, FP, KEY_IP, R1);
     asm.add(R6, 8);
     asm.store(Width::Double, FP, register(arch::REGISTERS.sp), R6);
-}
-
-/// Branches to `native` or `compat`. The number alone is not sufficient: one program may use both.
-#[cfg(target_arch = "x86_64")]
-fn branch_on_abi(asm: &mut Assembler) {
-    const INT_0X80: i32 = 0x80cd;
-    asm.load(Width::Double, R1, FP, register(arch::CS));
-    asm.if_is(R1, arch::USER32_CS, "compat");
-    // 64-bit code may use `int $0x80`. SYSCALL leaves the return address in RCX (except with FRED), so the instruction
-    // seldom has to be read.
-    asm.load(Width::Double, R1, FP, register(arch::CX));
-    asm.if_equal(R1, R6, "native");
-    asm.address(R1, SCRATCH);
-    asm.set(R2, 2);
-    asm.mov(R3, R6);
-    asm.add(R3, -2);
-    asm.call(helper::PROBE_READ_USER);
-    asm.if_is_not(R0, 0, "native");
-    asm.load(Width::Half, R1, FP, SCRATCH);
-    asm.if_is(R1, INT_0X80, "compat");
-}
-
-#[cfg(target_arch = "aarch64")]
-fn branch_on_abi(asm: &mut Assembler) {
-    asm.load(Width::Double, R1, FP, register(arch::PSTATE));
-    asm.and(R1, arch::PSR_MODE32_BIT);
-    asm.if_is_not(R1, 0, "compat");
 }
 
 /// At `label`, writes the function, the ABI and the clock to the key and branches to `count`, or to `done` if the

@@ -8,7 +8,7 @@ use fastpath_inject::attach::{Refusal, StoppedTooLong, may_attach};
 use fastpath_page::{ClockSet, Clocks, MAPPED_NAME};
 use fastpath_protocol::Client;
 
-use crate::attach::{Outcome, Wanted, attach_all};
+use super::{Outcome, Wanted, attach_all};
 use crate::policy::DaemonsPolicy;
 use crate::process::Surroundings;
 

@@ -12,7 +12,7 @@ use fastpath_protocol::packet;
 use fastpath_publish::Publisher;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
-use crate::attach::Wanted;
+use super::Wanted;
 use crate::attendant;
 use crate::grant::{self, Purpose};
 use crate::log::Log;
