@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use fastpath_image::Isa;
 use fastpath_inject::target;
 use fastpath_measure::{Assume, measure_for_auto};
 use fastpath_page::ClockSet;
@@ -98,7 +99,7 @@ impl State {
 
     /// Queues a process to be attached with its descendants.
     pub(crate) fn attach(&self, process: Process, payer: Payer, clocks: ClockSet) -> Result<(), Refusal> {
-        if cfg!(not(target_arch = "x86_64")) {
+        if !Isa::HOST.facts().attaches {
             let why = "running processes are attached on x86-64 only";
             return Err(Refusal::new(Code::Unsupported, why));
         }

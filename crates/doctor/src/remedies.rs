@@ -5,6 +5,7 @@ use super::facts::{Facts, VdsoKind};
 use super::findings::{self, Finding, Severity};
 use super::host;
 use fastpath_evidence::Trust;
+use fastpath_image::Isa;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -277,7 +278,7 @@ fn attach(facts: &Facts, findings: &[Finding], run: &Remedy) -> Option<Remedy> {
         ),
         None => (
             "PID".to_owned(),
-            cfg!(target_arch = "x86_64") && findings.iter().all(|finding| finding.id != "no-vdso"),
+            Isa::HOST.facts().attaches && findings.iter().all(|finding| finding.id != "no-vdso"),
         ),
     };
     let (trusting, vouching) = match &*run.id {
@@ -325,7 +326,7 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
         remedies.extend(hypervisor(facts));
     }
     // Where TSCs differ, it would certainly make time wrong.
-    if cfg!(target_arch = "x86_64") && !has(Kind::CommandLine) && !has(Kind::Unsynchronized) {
+    if Isa::HOST.is_x86() && !has(Kind::CommandLine) && !has(Kind::Unsynchronized) {
         remedies.extend(trust(facts));
     }
     if has(Kind::Watchdog) && fastpath_os::version(&facts.kernel.release) < (5, 16) {
@@ -509,7 +510,6 @@ fn unsound_counter(facts: &Facts, findings: &[Finding]) -> Option<Remedy> {
 #[cfg(test)]
 mod tests {
     use super::super::Report;
-    use super::super::facts::Process;
     use super::super::samples;
     use super::*;
 
@@ -523,116 +523,6 @@ mod tests {
         assert_eq!(ids(samples::healthy()), [""; 0]);
     }
 
-    #[cfg(target_arch = "x86_64")]
-    #[test]
-    fn every_remedy_has_its_price_and_the_dangerous_one_its_danger() {
-        let mut facts = samples::hpet();
-        facts.kernel.release = "5.10.0".to_owned();
-        let report = Report::from_facts(facts, Vec::new());
-        let ids: Vec<_> = report.remedies.iter().map(|remedy| &*remedy.id).collect();
-        assert_eq!(ids, ["run", "attach", "trust-tsc", "newer-kernel"]);
-        assert!(report.remedies.iter().all(|remedy| !remedy.price.is_empty()));
-        assert!(report.remedies[2].price.contains("DANGER"));
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[test]
-    fn what_is_to_be_typed_stands_between_backquotes() {
-        let hosts = [
-            samples::hpet(),
-            samples::without_promise(samples::hpet()),
-            samples::xen(),
-        ];
-        let mut typed = 0;
-        for remedy in hosts
-            .into_iter()
-            .flat_map(|facts| Report::from_facts(facts, Vec::new()).remedies)
-        {
-            let words: String = remedy.does.split('`').step_by(2).collect();
-            for command in ["fastpath", "sudo", "echo", " -", "tsc=", "_mode"] {
-                assert!(!words.contains(command), "{remedy:?}");
-            }
-            typed += remedy.does.matches('`').count() / 2;
-        }
-        assert!(typed >= 6, "{typed}");
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[test]
-    fn counters_that_differ_are_served_by_their_offsets_if_those_are_constant_and_the_kernel_does_not_trust_them() {
-        let has = |ids: &[Cow<'static, str>], id: &str| ids.iter().any(|other| other == id);
-        let mut facts = samples::hpet();
-        let warped = samples::warped();
-        facts.counter.evidence.warp = Some(warped.clone());
-        let features = facts.counter.evidence.features.as_mut().unwrap();
-        (features.rdtscp, features.virtual_cpu) = (true, false);
-        let constant = Report::from_facts(facts.clone(), Vec::new()).remedies;
-        assert!(
-            constant[0].id == "run" && constant[0].price.contains("counters differ"),
-            "{constant:?}"
-        );
-        assert!(!has(&ids(facts.clone()), "trust-tsc"), "{constant:?}");
-        let mut guest = facts.clone();
-        guest.counter.evidence.features.as_mut().unwrap().virtual_cpu = true;
-        let guest = ids(guest);
-        assert!(has(&guest, "run-trusting") && !has(&guest, "run"), "{guest:?}");
-        // The same two CPUs, further apart a moment later.
-        let mut later = warped.pairs[0];
-        (later.least_cycles, later.most_cycles) = (later.least_cycles - 9_000, later.most_cycles - 9_000);
-        facts.counter.evidence.warp.as_mut().unwrap().pairs.push(later);
-        let drifting = ids(facts);
-        assert!(
-            !has(&drifting, "run-trusting") && !has(&drifting, "run"),
-            "{drifting:?}"
-        );
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[test]
-    fn a_counter_that_lacks_only_the_cpus_promise_can_be_allowed() {
-        let facts = samples::without_promise(samples::hpet());
-        let mut not_compared = facts.clone();
-        not_compared.counter.evidence.warp.as_mut().unwrap().pairs.clear();
-        assert!(!ids(not_compared).contains(&"run-trusting".into()));
-        let remedies = Report::from_facts(facts, Vec::new()).remedies;
-        assert_eq!(remedies[0].id, "run-trusting");
-        assert!(remedies[0].price.contains("wrong time"), "{remedies:?}");
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[test]
-    fn a_clocksource_that_the_kernel_lists_can_be_chosen_at_once() {
-        let ids = ids(samples::xen());
-        assert_eq!(ids, ["run", "attach", "choose-clocksource", "hypervisor"]);
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[test]
-    fn a_process_that_runs_is_attached_if_it_can_be() {
-        let of_process = |facts: Facts, process: Process| {
-            let process = Some(Process { pid: 7, ..process });
-            ids(Facts { process, ..facts })
-        };
-        let plain = Process {
-            vdso: Some(VdsoKind::Kernel),
-            isa: Some("x86_64".to_owned()),
-            ..Process::default()
-        };
-        assert_eq!(of_process(samples::hpet(), plain.clone())[..2], ["attach", "run"]);
-        let allowed = of_process(samples::without_promise(samples::hpet()), plain.clone());
-        assert_eq!(allowed[..2], ["attach", "run-trusting"]);
-        let changes: [fn(&mut Process); 3] = [
-            |process| process.vdso = Some(VdsoKind::None),
-            |process| process.isa = Some("i386".to_owned()),
-            |process| process.tracer_pid = Some(9),
-        ];
-        for change in changes {
-            let mut other = plain.clone();
-            change(&mut other);
-            assert!(!of_process(samples::hpet(), other).contains(&"attach".into()));
-        }
-    }
-
     #[test]
     fn what_was_asked_for_on_the_command_line_is_taken_off_it() {
         assert_eq!(ids(samples::without_vdso_by_command_line()), ["run", "command-line"]);
@@ -641,5 +531,115 @@ mod tests {
     #[test]
     fn a_program_that_never_asks_for_a_vdso_is_not_sent_to_run() {
         assert_eq!(ids(samples::bypassing_process()), ["rebuild"]);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    mod of_tsc {
+        use super::super::super::facts::Process;
+        use super::*;
+
+        #[test]
+        fn every_remedy_has_its_price_and_the_dangerous_one_its_danger() {
+            let mut facts = samples::hpet();
+            facts.kernel.release = "5.10.0".to_owned();
+            let report = Report::from_facts(facts, Vec::new());
+            let ids: Vec<_> = report.remedies.iter().map(|remedy| &*remedy.id).collect();
+            assert_eq!(ids, ["run", "attach", "trust-tsc", "newer-kernel"]);
+            assert!(report.remedies.iter().all(|remedy| !remedy.price.is_empty()));
+            assert!(report.remedies[2].price.contains("DANGER"));
+        }
+
+        #[test]
+        fn what_is_to_be_typed_stands_between_backquotes() {
+            let hosts = [
+                samples::hpet(),
+                samples::without_promise(samples::hpet()),
+                samples::xen(),
+            ];
+            let mut typed = 0;
+            for remedy in hosts
+                .into_iter()
+                .flat_map(|facts| Report::from_facts(facts, Vec::new()).remedies)
+            {
+                let words: String = remedy.does.split('`').step_by(2).collect();
+                for command in ["fastpath", "sudo", "echo", " -", "tsc=", "_mode"] {
+                    assert!(!words.contains(command), "{remedy:?}");
+                }
+                typed += remedy.does.matches('`').count() / 2;
+            }
+            assert!(typed >= 6, "{typed}");
+        }
+
+        #[test]
+        fn counters_that_differ_are_served_by_their_offsets_if_those_are_constant_and_the_kernel_does_not_trust_them() {
+            let has = |ids: &[Cow<'static, str>], id: &str| ids.iter().any(|other| other == id);
+            let mut facts = samples::hpet();
+            let warped = samples::warped();
+            facts.counter.evidence.warp = Some(warped.clone());
+            let features = facts.counter.evidence.features.as_mut().unwrap();
+            (features.rdtscp, features.virtual_cpu) = (true, false);
+            let constant = Report::from_facts(facts.clone(), Vec::new()).remedies;
+            assert!(
+                constant[0].id == "run" && constant[0].price.contains("counters differ"),
+                "{constant:?}"
+            );
+            assert!(!has(&ids(facts.clone()), "trust-tsc"), "{constant:?}");
+            let mut guest = facts.clone();
+            guest.counter.evidence.features.as_mut().unwrap().virtual_cpu = true;
+            let guest = ids(guest);
+            assert!(has(&guest, "run-trusting") && !has(&guest, "run"), "{guest:?}");
+            // The same two CPUs, further apart a moment later.
+            let mut later = warped.pairs[0];
+            (later.least_cycles, later.most_cycles) = (later.least_cycles - 9_000, later.most_cycles - 9_000);
+            facts.counter.evidence.warp.as_mut().unwrap().pairs.push(later);
+            let drifting = ids(facts);
+            assert!(
+                !has(&drifting, "run-trusting") && !has(&drifting, "run"),
+                "{drifting:?}"
+            );
+        }
+
+        #[test]
+        fn a_counter_that_lacks_only_the_cpus_promise_can_be_allowed() {
+            let facts = samples::without_promise(samples::hpet());
+            let mut not_compared = facts.clone();
+            not_compared.counter.evidence.warp.as_mut().unwrap().pairs.clear();
+            assert!(!ids(not_compared).contains(&"run-trusting".into()));
+            let remedies = Report::from_facts(facts, Vec::new()).remedies;
+            assert_eq!(remedies[0].id, "run-trusting");
+            assert!(remedies[0].price.contains("wrong time"), "{remedies:?}");
+        }
+
+        #[test]
+        fn a_clocksource_that_the_kernel_lists_can_be_chosen_at_once() {
+            let ids = ids(samples::xen());
+            assert_eq!(ids, ["run", "attach", "choose-clocksource", "hypervisor"]);
+        }
+
+        #[test]
+        fn a_process_that_runs_is_attached_if_it_can_be() {
+            let of_process = |facts: Facts, process: Process| {
+                let process = Some(Process { pid: 7, ..process });
+                ids(Facts { process, ..facts })
+            };
+            let plain = Process {
+                vdso: Some(VdsoKind::Kernel),
+                isa: Some("x86_64".to_owned()),
+                ..Process::default()
+            };
+            assert_eq!(of_process(samples::hpet(), plain.clone())[..2], ["attach", "run"]);
+            let allowed = of_process(samples::without_promise(samples::hpet()), plain.clone());
+            assert_eq!(allowed[..2], ["attach", "run-trusting"]);
+            let changes: [fn(&mut Process); 3] = [
+                |process| process.vdso = Some(VdsoKind::None),
+                |process| process.isa = Some("i386".to_owned()),
+                |process| process.tracer_pid = Some(9),
+            ];
+            for change in changes {
+                let mut other = plain.clone();
+                change(&mut other);
+                assert!(!of_process(samples::hpet(), other).contains(&"attach".into()));
+            }
+        }
     }
 }

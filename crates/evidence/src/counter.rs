@@ -1,6 +1,6 @@
 //! The CPU's counter, read in order, and the CPU's statement about it. The instructions are in `fastpath-isa`.
 
-use fastpath_isa::{Isa, cpu};
+use fastpath_isa::{CpuFeatures, Isa, cpu};
 use fastpath_page::Page;
 use fastpath_page::layout::FLAG_OFFSETS;
 
@@ -43,13 +43,13 @@ pub struct Features {
     /// Whether it ticks at one rate in all power states.
     pub invariant: bool,
     /// Whether the CPU has RDTSCP (leaf 8000_0001H, EDX bit 27).
-    #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
+    #[serde(default)]
     pub rdtscp: bool,
     /// Whether a hypervisor makes the CPU (leaf 1, ECX bit 31): the statements are then the hypervisor's.
-    #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
+    #[serde(default)]
     pub virtual_cpu: bool,
     /// Whether the CPU has CNTVCTSS_EL0, which needs no barrier (FEAT_ECV, shown as HWCAP2_ECV).
-    #[cfg(target_arch = "aarch64")]
+    #[serde(default)]
     pub cntvctss: bool,
 }
 
@@ -59,14 +59,12 @@ impl Features {
 
     /// Returns the features of this CPU.
     pub fn of_this_cpu() -> Features {
+        let CpuFeatures { rdtscp, cntvctss } = cpu::features();
         Features {
             invariant: cpu::is_counter_invariant(),
-            #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
-            rdtscp: cpu::features().rdtscp,
-            #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
-            virtual_cpu: cpu::is_virtual(),
-            #[cfg(target_arch = "aarch64")]
-            cntvctss: cpu::features().cntvctss,
+            rdtscp,
+            virtual_cpu: cpu::hypervisor().is_some(),
+            cntvctss,
         }
     }
 }

@@ -232,7 +232,7 @@ impl Evidence {
             Err(Distrust::Warp { .. })
                 if self.may_have_offsets(trust)
                     && kernels == KernelsClock::Other
-                    && has_rdtscp(self.features)
+                    && self.features.is_some_and(|features| features.rdtscp)
                     && is_explained() =>
             {
                 Ok(())
@@ -247,8 +247,9 @@ impl Evidence {
     fn may_have_offsets(&self, trust: Trust) -> bool {
         let cpus = self.warp.as_ref().map_or(0, |warp| warp.cpus.len());
         trust == Trust::AllowNonInvariant
-            || self.features.is_some_and(|features| features.invariant)
-                && !is_virtual(self.features)
+            || self
+                .features
+                .is_some_and(|features| features.invariant && !features.virtual_cpu)
                 && cpus <= offsets::MOST_CPUS_BY_DEFAULT
     }
 }
@@ -290,26 +291,6 @@ impl KernelsClock {
         let name = str::from_utf8(&name).unwrap_or_default();
         KernelsClock::of_clocksource(name.trim_end_matches(['\0', '\n']))
     }
-}
-
-#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
-fn has_rdtscp(features: Option<Features>) -> bool {
-    features.is_some_and(|features| features.rdtscp)
-}
-
-#[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
-fn has_rdtscp(_: Option<Features>) -> bool {
-    false
-}
-
-#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
-fn is_virtual(features: Option<Features>) -> bool {
-    features.is_some_and(|features| features.virtual_cpu)
-}
-
-#[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
-fn is_virtual(_: Option<Features>) -> bool {
-    true
 }
 
 /// Returns the counter's features if it may be read and its rate satisfies `trust`. Must be called before the counter
@@ -443,7 +424,7 @@ mod tests {
             warp.pairs = vec![pair(7_000_000_000, 7_000_000_200)];
         }
         let verdict = |evidence: &Evidence, trust, kernels| evidence.verdict_with_offsets(trust, kernels).is_ok();
-        let is_served = has_rdtscp(apart.features);
+        let is_served = apart.features.is_some_and(|features| features.rdtscp);
         assert_eq!(
             verdict(&apart, Trust::AllowNonInvariant, KernelsClock::Other),
             is_served
@@ -461,7 +442,6 @@ mod tests {
         );
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[test]
     fn offsets_need_no_flag_where_the_cpu_itself_states_one_rate_and_few_cpus_are_watched() {
         let apart = |change: fn(&mut Features), cpus: usize| {
@@ -555,7 +535,7 @@ mod tests {
         // Against this, it helps where the kernel reads its clock from another source.
         assert_eq!(
             warp.refusal().contains("--trust-counter"),
-            has_rdtscp(Some(Features::of_this_cpu())) && KernelsClock::of_this_host() != KernelsClock::Counter
+            Features::of_this_cpu().rdtscp && KernelsClock::of_this_host() != KernelsClock::Counter
         );
         for why in [Distrust::NotReadable, Distrust::NotCompared] {
             assert!(!why.refusal().contains("--trust-counter"), "{}", why.refusal());

@@ -55,6 +55,7 @@ pub(crate) const FACTS: Facts = Facts {
     page_reach: ((1 << 32) - (1 << 16), "it reaches 4 GiB, less 64 KiB, to either side"),
     // `b` reaches 128 megabytes.
     jump_reach: Some(0x7f0_0000),
+    attaches: false,
     // bti c
     landing_pad: 4,
     move_page_reference,
@@ -193,6 +194,11 @@ pub mod cpu {
             asm!("mrs {}, cntfrq_el0", out(reg) frequency_hz, options(nomem, nostack, preserves_flags));
         }
         frequency_hz != 0
+    }
+
+    /// Returns nothing: an Arm CPU does not state whether a hypervisor makes it.
+    pub fn hypervisor() -> Option<[u8; 12]> {
+        None
     }
 
     /// Returns whether CNTVCTSS_EL0 may be used, by HWCAP2_ECV.

@@ -47,6 +47,7 @@ pub(crate) const FACTS: Facts = Facts {
     // The code adds a distance to an address, modulo 2^32.
     page_reach: ((1 << 32) - 1, "an address has 32 bits"),
     jump_reach: None,
+    attaches: false,
     landing_pad: 0,
     move_page_reference,
     // There is no better one.
@@ -213,6 +214,11 @@ pub mod cpu {
         const HWCAP_EVTSTRM: libc::c_ulong = 1 << 21;
         // SAFETY: getauxval only reads the auxiliary vector.
         unsafe { libc::getauxval(libc::AT_HWCAP) & HWCAP_EVTSTRM != 0 }
+    }
+
+    /// Returns nothing: an Arm CPU does not state whether a hypervisor makes it.
+    pub fn hypervisor() -> Option<[u8; 12]> {
+        None
     }
 
     /// Returns the CPU's features: none matters.

@@ -50,6 +50,8 @@ pub struct Facts {
     pub page_reach: (u64, &'static str),
     /// The largest distance that the jump spans by which programs are redirected; `None` if none are.
     pub jump_reach: Option<u64>,
+    /// Whether running programs can be attached on a host of this ISA.
+    pub attaches: bool,
     /// Size of the instruction that an exported function begins with, as the target of an indirect call.
     pub landing_pad: usize,
     /// Adds a distance to that of the page in the reference at an offset.

@@ -65,6 +65,7 @@ pub(crate) const FACTS: Facts = Facts {
     // The code adds a distance to an address, modulo 2^32.
     page_reach: ((1 << 32) - 1, "an address has 32 bits"),
     jump_reach: None,
+    attaches: false,
     landing_pad: 0,
     move_page_reference: x86::move_page_reference,
     improve_counter_read: x86::improve_counter_read,

@@ -135,10 +135,19 @@ pub(crate) mod cpu {
         highest >= POWER_MANAGEMENT && __cpuid(POWER_MANAGEMENT).edx & INVARIANT_TSC != 0
     }
 
-    /// Returns whether a hypervisor states that it makes this CPU (leaf 1, ECX bit 31, 0 on every physical CPU).
-    pub fn is_virtual() -> bool {
+    /// Returns the signature of the hypervisor that states that it makes this CPU (leaf 1, ECX bit 31, which is 0 on every
+    /// physical CPU; a hypervisor's own leaves begin at 4000_0000H).
+    pub fn hypervisor() -> Option<[u8; 12]> {
         const HYPERVISOR: u32 = 1 << 31;
-        __cpuid(1).ecx & HYPERVISOR != 0
+        if __cpuid(1).ecx & HYPERVISOR == 0 {
+            return None;
+        }
+        let leaf = __cpuid(0x4000_0000);
+        let mut signature = [0; 12];
+        for (bytes, register) in signature.chunks_exact_mut(4).zip([leaf.ebx, leaf.ecx, leaf.edx]) {
+            bytes.copy_from_slice(&register.to_le_bytes());
+        }
+        Some(signature)
     }
 
     /// Returns whether the CPU has RDTSCP (leaf 8000_0001H, EDX bit 27). On AMD, RDTSCP does not depend on the kernel

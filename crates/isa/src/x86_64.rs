@@ -56,6 +56,7 @@ pub(crate) const FACTS: Facts = Facts {
     page_reach: ((1 << 31) - (1 << 16), "it reaches 2 GiB, less 64 KiB, to either side"),
     // `jmp rel32` reaches two gigabytes.
     jump_reach: Some(0x7f00_0000),
+    attaches: true,
     // endbr64
     landing_pad: 4,
     move_page_reference: x86::move_page_reference,

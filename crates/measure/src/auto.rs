@@ -172,7 +172,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_arch = "x86_64")]
     fn the_quick_look_at_32_bit_programs_agrees_with_the_probe_of_them() {
         let (Ok(probe), Some(quick)) = (Probe::run_for("i386"), measure_for_auto_of_i386()) else {
             return eprintln!("SKIPPED: no 32-bit program can be looked at here");

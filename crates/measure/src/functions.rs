@@ -1,6 +1,7 @@
 //! The functions with which a program reads the time: libc's, a vDSO's, or the bare system calls.
 
 use crate::clocks::Clock;
+use fastpath_isa::Isa;
 use libc::{c_int, c_long, c_uint, c_void, clockid_t, time_t, timespec, timeval};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -61,16 +62,13 @@ impl Functions {
         }
     }
 
-    /// Returns the bare system calls. `time` exists on x86-64 only.
+    /// Returns the bare system calls. Some ISAs have no `time`.
     pub fn syscalls() -> Functions {
         Functions {
             clock_gettime: syscall::clock_gettime,
             clock_getres: Some(syscall::clock_getres),
             gettimeofday: Some(syscall::gettimeofday),
-            #[cfg(target_arch = "x86_64")]
-            time: Some(syscall::time),
-            #[cfg(not(target_arch = "x86_64"))]
-            time: None,
+            time: syscall::TIME.map(|_| syscall::time as TimeFn),
             getcpu: Some(syscall::getcpu),
         }
     }
@@ -313,8 +311,11 @@ fn libc_getcpu() -> Option<GetcpuFn> {
 }
 
 /// The system calls as C functions.
-mod syscall {
+pub(crate) mod syscall {
     use super::*;
+
+    /// Number of `time`, where it exists.
+    pub(crate) const TIME: Option<u32> = Isa::HOST.facts().calls.time;
 
     pub(crate) unsafe extern "C" fn clock_gettime(id: clockid_t, now: *mut timespec) -> c_int {
         // SAFETY: the caller's pointers are passed on to the kernel, which checks them.
@@ -331,10 +332,9 @@ mod syscall {
         unsafe { libc::syscall(libc::SYS_gettimeofday, now, zone) as c_int }
     }
 
-    #[cfg(target_arch = "x86_64")]
     pub(crate) unsafe extern "C" fn time(now: *mut time_t) -> time_t {
         // SAFETY: the caller's pointers are passed on to the kernel, which checks them.
-        unsafe { libc::syscall(libc::SYS_time, now) as time_t }
+        TIME.map_or(-1, |number| unsafe { libc::syscall(number.into(), now) as time_t })
     }
 
     pub(crate) unsafe extern "C" fn getcpu(cpu: *mut c_uint, node: *mut c_uint, unused: *mut c_void) -> c_int {

@@ -2,6 +2,7 @@
 
 use crate::stats::tenths;
 use crate::vdso::VdsoFacts;
+use fastpath_isa::{Isa, cpu};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::mem::MaybeUninit;
@@ -160,30 +161,15 @@ pub fn parse_timens_offsets(offsets: &str) -> Vec<TimensOffset> {
         .collect()
 }
 
-#[cfg(target_arch = "x86_64")]
 fn hypervisor() -> Option<String> {
-    use std::arch::x86_64::__cpuid;
-    // CPUID leaf 1, ECX bit 31 is 0 on every physical CPU and 1 under a hypervisor. The hypervisor's leaves begin at
-    // 0x4000_0000.
-    if __cpuid(1).ecx >> 31 == 0 {
-        return None;
+    if Isa::HOST.is_x86() {
+        return hypervisor_name(&cpu::hypervisor()?);
     }
-    let leaf = __cpuid(0x4000_0000);
-    let signature: Vec<u8> = [leaf.ebx, leaf.ecx, leaf.edx]
-        .iter()
-        .flat_map(|register| register.to_le_bytes())
-        .collect();
-    hypervisor_name(&signature)
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn hypervisor() -> Option<String> {
     fs::read_to_string("/sys/hypervisor/type")
         .ok()
         .map(|name| name.trim().to_owned())
 }
 
-#[cfg(target_arch = "x86_64")]
 fn hypervisor_name(signature: &[u8]) -> Option<String> {
     let signature = String::from_utf8_lossy(signature);
     let signature = signature.trim_matches(|c: char| c == '\0' || c == ' ');
@@ -238,7 +224,6 @@ mod tests {
         assert_eq!(moved, [offset("monotonic", 86400, 0), offset("boottime", -3, 500)]);
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[test]
     fn hypervisors_are_called_by_their_names() {
         assert_eq!(hypervisor_name(b"KVMKVMKVM\0\0\0").as_deref(), Some("KVM"));

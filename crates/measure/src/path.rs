@@ -5,7 +5,7 @@
 
 use crate::child::{self, End, Record};
 use crate::clocks::Clock;
-use crate::functions::{Call, Functions};
+use crate::functions::{Call, Functions, syscall};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -124,7 +124,7 @@ pub(crate) fn raw_errnos(calls: &[Call]) -> Vec<Option<i32>> {
 fn syscalls_made(program: Functions, calls: &[Call]) -> Vec<Result<u64, String>> {
     // Everything that allocates is done before the fork.
     let raw = Functions::syscalls();
-    let outcome = filter(OF_CLOCKS).and_then(|filter| {
+    let outcome = filter(&of_clocks()).and_then(|filter| {
         let body = |reporter: &child::Reporter| {
             reporter.report(step::FILTER, 0, install(&filter) as u64);
             let control = errno_of(|| raw.call(Call::ClockGettime(Clock::MONOTONIC)));
@@ -165,15 +165,17 @@ fn errno_of(call: impl FnOnce() -> libc::c_long) -> i32 {
     }
 }
 
-/// The system calls behind every [`Call`].
-const OF_CLOCKS: &[libc::c_long] = &[
-    libc::SYS_clock_gettime,
-    libc::SYS_clock_getres,
-    libc::SYS_gettimeofday,
-    libc::SYS_getcpu,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_time,
-];
+/// Returns the system calls behind every [`Call`].
+fn of_clocks() -> Vec<libc::c_long> {
+    let time = syscall::TIME.map(libc::c_long::from);
+    let others = [
+        libc::SYS_clock_gettime,
+        libc::SYS_clock_getres,
+        libc::SYS_gettimeofday,
+        libc::SYS_getcpu,
+    ];
+    others.into_iter().chain(time).collect()
+}
 
 /// Returns a filter that answers these system calls with [`TAKEN_AWAY`].
 pub fn filter(numbers: &[libc::c_long]) -> Result<BpfProgram, String> {

@@ -11,6 +11,7 @@ use crate::timer::Timer;
 use crate::vdso::Vdso;
 use crate::verdict::{Verdict, judge};
 use crate::{counter, vsyscall};
+use fastpath_isa::Isa;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::time::Duration;
@@ -117,7 +118,7 @@ impl Probe {
             }
             counter_ticks = least(counter_ticks, counter::ticks_per_read(&timer, Effort::PROBE));
         }
-        let vsyscall = cfg!(target_arch = "x86_64").then(|| vsyscall::price(&timer));
+        let vsyscall = Isa::HOST.is_x86().then(|| vsyscall::price(&timer));
 
         let ns_per_tick = timer.ns_per_tick();
         let counter_ns = counter_ticks.map(|ticks| ticks * ns_per_tick);
@@ -353,7 +354,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_arch = "x86_64")]
     fn a_probe_of_32_bit_programs_sees_the_paths_that_they_have() {
         let probe = match Probe::run_for(I386) {
             Ok(probe) => probe,

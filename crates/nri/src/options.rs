@@ -1,7 +1,8 @@
 //! Options of the plugin: from its command line, or from the runtime's configuration of it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use fastpath_isa::Isa;
 use serde::Deserialize;
 
 /// How a container is served.
@@ -19,7 +20,7 @@ impl Method {
     pub const NAMES: [(&'static str, Method); 2] = [("attach", Method::Attach), ("preload", Method::Preload)];
 
     /// The method for pods that name none: running processes are attached on x86-64 only.
-    pub const DEFAULT: Method = match cfg!(target_arch = "x86_64") {
+    pub const DEFAULT: Method = match Isa::HOST.facts().attaches {
         true => Method::Attach,
         false => Method::Preload,
     };
@@ -47,16 +48,11 @@ pub struct Options {
     pub method: Method,
 }
 
-/// Places where the packages, `make install` and the DaemonSet put the library.
-const LIBRARIES: &[&str] = &[
-    "/usr/local/lib/libfastpath-preload.so",
-    "/usr/lib/libfastpath-preload.so",
-    "/usr/lib64/libfastpath-preload.so",
-    #[cfg(target_arch = "x86_64")]
-    "/usr/lib/x86_64-linux-gnu/libfastpath-preload.so",
-    #[cfg(target_arch = "aarch64")]
-    "/usr/lib/aarch64-linux-gnu/libfastpath-preload.so",
-];
+/// Returns the places where the packages, `make install` and the DaemonSet put the library.
+fn libraries() -> [String; 4] {
+    let of_debian = format!("lib/{}-linux-gnu", Isa::HOST);
+    ["local/lib", "lib", "lib64", &of_debian].map(|folder| format!("/usr/{folder}/libfastpath-preload.so"))
+}
 
 /// The runtime's configuration of the plugin (/etc/nri/conf.d/NN-fastpath.conf). What it leaves out stays as it is.
 #[derive(Debug, Deserialize)]
@@ -83,12 +79,12 @@ impl Options {
         match &self.library {
             Some(path) if path.is_file() => Ok(path.clone()),
             Some(path) => Err(format!("there is no {}", path.display())),
-            None => LIBRARIES
-                .iter()
-                .map(Path::new)
-                .find(|path| path.is_file())
-                .map(Path::to_owned)
-                .ok_or_else(|| format!("there is no libfastpath-preload.so: none of {}", LIBRARIES.join(", "))),
+            None => {
+                let libraries = libraries();
+                let mut paths = libraries.iter().map(PathBuf::from);
+                let found = paths.find(|path| path.is_file());
+                found.ok_or_else(|| format!("there is no libfastpath-preload.so: none of {}", libraries.join(", ")))
+            }
         }
     }
 }

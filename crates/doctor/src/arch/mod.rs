@@ -6,12 +6,8 @@
 //! - `stated()`: the counter's rate as the CPU states it
 //! - `rate_of_log_line()`, `rate_of_cpuinfo()`: the counter's rate as the kernel states it
 
-#[cfg(target_arch = "aarch64")]
-mod aarch64;
-#[cfg(target_arch = "x86_64")]
-mod x86_64;
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+mod isa;
 
-#[cfg(target_arch = "aarch64")]
-pub(super) use aarch64::*;
-#[cfg(target_arch = "x86_64")]
-pub(super) use x86_64::*;
+pub(super) use isa::*;

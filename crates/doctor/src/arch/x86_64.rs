@@ -122,4 +122,12 @@ mod tests {
             assert!((1e8..1e11).contains(&rate.hz), "{rate:?}");
         }
     }
+
+    #[test]
+    fn flags_that_the_kernel_would_like_to_see_are_missed_by_name() {
+        let (set, missing) =
+            super::super::super::host::flags("processor: 0\nflags\t\t: fpu tsc rdtscp tsc_adjust sse\nflags : x\n");
+        assert_eq!(set, ["tsc", "rdtscp", "tsc_adjust"]);
+        assert_eq!(missing, ["constant_tsc", "nonstop_tsc"]);
+    }
 }

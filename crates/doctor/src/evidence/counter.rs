@@ -6,6 +6,7 @@ use super::super::words::{megahertz, nanoseconds};
 use super::{Add, Line, Mark, if_it_matters, line};
 use fastpath_evidence::counter::Features;
 use fastpath_evidence::{Distrust, Drift, Pair, Trust, Warp};
+use fastpath_image::Isa;
 use std::collections::BTreeMap;
 
 const COUNTER: &str = "counter";
@@ -63,7 +64,7 @@ fn of_reads(facts: &Facts, add: &mut Add<'_>) {
         let ends = "forbidden: it ends in SIGSEGV (doctor has allowed itself to)";
         (Mark::Bad, ends)
     };
-    if cfg!(target_arch = "x86_64") || !evidence.is_readable {
+    if Isa::HOST.is_x86() || !evidence.is_readable {
         add("reading it", mark, readable.to_owned(), "prctl PR_GET_TSC");
     }
     if evidence.is_trapped {

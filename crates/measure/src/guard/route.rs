@@ -8,6 +8,7 @@ use crate::host;
 use crate::path::{self, Path, TAKEN_AWAY, TIME_LIMIT, TRIES, step};
 use crate::probe;
 use crate::vdso::Vdso;
+use fastpath_isa::Isa;
 
 /// A call's path.
 #[derive(Clone, Debug, PartialEq)]
@@ -226,7 +227,7 @@ fn libc_asks_for_getrandom() -> bool {
 /// Returns whether the kernel's vDSO has getrandom: by its symbols if it is mapped, else by the kernel's version.
 fn kernel_answers_getrandom() -> bool {
     // Linux 6.11 on x86-64, 6.12 on AArch64.
-    const SINCE: (u32, u32) = if cfg!(target_arch = "x86_64") { (6, 11) } else { (6, 12) };
+    const SINCE: (u32, u32) = if Isa::HOST.is_x86() { (6, 11) } else { (6, 12) };
     match Vdso::of_kernel() {
         Some(vdso) => vdso.exports("__vdso_getrandom") || vdso.exports("__kernel_getrandom"),
         None => fastpath_os::version(&host::kernel_release()) >= SINCE,
