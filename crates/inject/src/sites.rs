@@ -260,6 +260,7 @@ impl Drop for Mapped {
 mod tests {
     use super::*;
 
+    #[cfg(target_arch = "x86_64")]
     #[test]
     fn whatever_a_program_contains_it_has_sites_or_none() {
         let seeds = crate::mutations::corpus("any");
@@ -274,6 +275,7 @@ mod tests {
     }
 
     /// Regression test: a panic with checked arithmetic.
+    #[cfg(target_arch = "x86_64")]
     #[test]
     fn code_that_does_not_fit_into_the_address_space_has_no_sites() {
         let mut file = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/any/execve")).unwrap();
