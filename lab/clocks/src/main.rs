@@ -1,6 +1,7 @@
 //! clocks SECONDS: reads libfastpath-clock, quanta and minstant in turn, in one thread more than there are CPUs. Prints how
-//! often a time was before one of the same clock that another read had shown, as JSON.
+//! often a time was before one of the same clock that another read had shown, and what a read costs, as JSON.
 
+use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -50,6 +51,27 @@ impl<'a> Clock<'a> {
     }
 }
 
+/// Prints the cost in nanoseconds of some expressions, as fields of JSON: the median of rounds in turn.
+macro_rules! costs {
+    ($($name:literal: $read:expr,)*) => {{
+        let mut rounds = [$(($name, Vec::new())),*];
+        for _ in 0..1001 {
+            let mut costs = rounds.iter_mut().map(|(_, costs)| costs);
+            $({
+                let begun = Instant::now();
+                for _ in 0..1000 {
+                    black_box($read);
+                }
+                costs.next().expect("one for each").push(begun.elapsed());
+            })*
+        }
+        rounds.map(|(name, mut costs)| {
+            costs.sort_unstable();
+            format!(r#""{name}": {:.1}"#, costs[costs.len() / 2].as_secs_f64() * 1e6)
+        }).join(", ")
+    }};
+}
+
 fn main() {
     let Some(seconds) = std::env::args().nth(1).and_then(|seconds| seconds.parse().ok()) else {
         eprintln!("usage: clocks SECONDS");
@@ -66,6 +88,12 @@ fn main() {
         Clock::new("quanta", &by_quanta),
         Clock::new("minstant", &by_minstant),
     ];
+    let costs = costs! {
+        "fastpath": libfastpath_clock::Instant::now(),
+        "fastpath unordered": libfastpath_clock::now_unordered(),
+        "quanta": quanta::Instant::now(),
+        "minstant": minstant::Instant::now(),
+    };
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let begun = Instant::now();
     thread::scope(|scope| {
@@ -82,8 +110,6 @@ fn main() {
             });
         }
     });
-    println!(
-        r#"{{"source": "{source:?}", {}}}"#,
-        clocks.each_ref().map(Clock::report).join(", ")
-    );
+    let clocks = clocks.each_ref().map(Clock::report).join(", ");
+    println!(r#"{{"source": "{source:?}", "ns": {{{costs}}}, {clocks}}}"#);
 }
