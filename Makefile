@@ -35,7 +35,7 @@ rehearsal: build ## give a program a slow clock to fix, on a healthy machine (ro
 	$(ENV) cargo build --quiet --release --package fastpath-slow-clock
 	@./demo/rehearsal
 
-test: ## install what is missing, run every lint and test; some 35 minutes on 2 cores
+test: ## install what is missing, run every lint and test; some 36 minutes on 2 cores
 	@./scripts/test
 
 check: ## for daily work: lints, unit tests and the main end-to-end tests; under 5 minutes once everything is built
