@@ -125,8 +125,7 @@ mod tests {
 
     #[test]
     fn flags_that_the_kernel_would_like_to_see_are_missed_by_name() {
-        let (set, missing) =
-            super::super::super::host::flags("processor: 0\nflags\t\t: fpu tsc rdtscp tsc_adjust sse\nflags : x\n");
+        let (set, missing) = crate::host::flags("processor: 0\nflags\t\t: fpu tsc rdtscp tsc_adjust sse\nflags : x\n");
         assert_eq!(set, ["tsc", "rdtscp", "tsc_adjust"]);
         assert_eq!(missing, ["constant_tsc", "nonstop_tsc"]);
     }

@@ -249,27 +249,24 @@ fn room_of(length: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn whatever_a_process_has_in_its_journal_it_is_read_or_refused() {
         let (mut read, mut refused) = (0, 0);
-        let seconds = std::time::Duration::from_secs;
-        crate::mutations::feed(
-            &[journal().bytes().unwrap()],
-            seconds(5),
-            2,
-            |bytes| match Journal::parse(bytes) {
-                Some(journal) => {
-                    read += 1;
-                    let _ = (journal.room(), journal.count(Purpose::Rescue));
-                    if let Ok(again) = journal.bytes() {
-                        assert_eq!(Journal::parse(&again), Some(journal));
-                    }
+        let seeds = [journal().bytes().unwrap()];
+        crate::mutations::feed(&seeds, Duration::from_secs(5), 2, |bytes| match Journal::parse(bytes) {
+            Some(journal) => {
+                read += 1;
+                let _ = (journal.room(), journal.count(Purpose::Rescue));
+                if let Ok(again) = journal.bytes() {
+                    assert_eq!(Journal::parse(&again), Some(journal));
                 }
-                None => refused += 1,
-            },
-        );
+            }
+            None => refused += 1,
+        });
         assert!(read > 0 && refused > 0, "{read} read, {refused} refused");
     }
 
