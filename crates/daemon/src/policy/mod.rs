@@ -11,6 +11,7 @@ mod watcher;
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::process::Command;
 
 use fastpath_page::Clocks;
 use serde::Deserialize;
@@ -90,11 +91,26 @@ impl TryFrom<Name> for User {
             Name::Number(uid) => return Ok(User(uid)),
             Name::Text(name) => name,
         };
-        match nix::unistd::User::from_name(&name) {
-            Ok(Some(user)) => Ok(User(user.uid.as_raw())),
+        match uid_of(&name) {
+            Ok(Some(uid)) => Ok(User(uid)),
             Ok(None) => Err(format!("there is no user `{name}` here")),
-            Err(error) => Err(format!("the user `{name}` cannot be looked up: {error}")),
+            Err(error) => Err(format!(
+                "the user `{name}` cannot be looked up by getent: {error}; write the number"
+            )),
         }
+    }
+}
+
+/// Looks a user up, as the C library does for dynamic programs. In a static one, it would load the system's modules, and crash.
+fn uid_of(name: &str) -> io::Result<Option<u32>> {
+    /// The name is unknown (getent(1)).
+    const UNKNOWN: i32 = 2;
+    let found = Command::new("getent").args(["passwd", "--", name]).output()?;
+    let line = String::from_utf8_lossy(&found.stdout);
+    match line.split(':').nth(2).map(str::parse) {
+        Some(Ok(uid)) => Ok(Some(uid)),
+        _ if found.status.code() == Some(UNKNOWN) => Ok(None),
+        _ => Err(io::Error::other(format!("{}, `{}`", found.status, line.trim_end()))),
     }
 }
 
