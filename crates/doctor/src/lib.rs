@@ -1,7 +1,7 @@
 //! Explains why clocks are slow on a host, or are not: the checks that an expert would make, in about a second.
 //!
 //! Facts are gathered first, as plain data ([`facts`]). Their meaning is derived by functions that read nothing else
-//! (`findings.rs`, `remedies.rs`, `evidence.rs`), so that tests can cover hosts with faults that the test machine does
+//! (`findings`, `remedies`, `evidence`), so that tests can cover hosts with faults that the test machine does
 //! not have.
 #![cfg_attr(all(clippy, not(test)), warn(unused_crate_dependencies))]
 
