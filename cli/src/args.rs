@@ -9,10 +9,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 use fastpath_measure::Clocks;
 
-use crate::complete;
 use crate::output;
-use crate::processes::{Named, offered};
-use crate::programs;
+use crate::processes::Named;
 use crate::version;
 
 /// All commands, those first that find a slow clock and fix it. With the lines above it, it fits on a terminal of 24.
@@ -242,7 +240,7 @@ pub struct Doctor {
     pub replay: Option<PathBuf>,
 
     /// Also examine this process, or all processes of this name
-    #[arg(value_name = "PID|NAME", add = offered::any())]
+    #[arg(value_name = "PID|NAME")]
     pub process: Option<Named>,
 }
 
@@ -300,7 +298,7 @@ pub struct Guard {
     #[arg(long, value_name = "NS", default_value = "100", value_parser = positive)]
     pub max_ns: f64,
 
-    #[arg(long, value_name = "auto|all|LIST", default_value = "auto", help = Clocks::HELP, add = complete::clocks())]
+    #[arg(long, value_name = "auto|all|LIST", default_value = "auto", help = Clocks::HELP)]
     pub clocks: Clocks,
 
     /// Allowed paths, separated by commas: vdso (the kernel's), fastpath, syscall; or any
@@ -491,7 +489,7 @@ Exit status: 0; with CMD, its own (a signal that ends CMD ends fastpath too); 2 
 )]
 pub struct Trace {
     /// A process, and the processes that it starts from now on
-    #[arg(short, long, value_name = "PID|NAME", add = offered::any())]
+    #[arg(short, long, value_name = "PID|NAME")]
     pub pid: Option<Named>,
 
     /// All processes; the default
@@ -523,7 +521,7 @@ pub struct Trace {
     pub by: Option<String>,
 
     /// A program to start and count, and its arguments
-    #[arg(last = true, value_name = "CMD", add = programs::any())]
+    #[arg(last = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
 
@@ -567,7 +565,7 @@ Exit status: the program's; 125 the program could not be served, with --require;
   fastpath run --clocks all -- ./app     all of its clocks
   fastpath run --without-vdso -- ./app   ./app as on a host without fast clocks")]
 pub struct Run {
-    #[arg(long, value_name = "auto|all|LIST", help = Clocks::HELP, add = complete::clocks())]
+    #[arg(long, value_name = "auto|all|LIST", help = Clocks::HELP)]
     pub clocks: Option<Clocks>,
 
     /// Exit with 125 if the program cannot be served, instead of running it untouched. It starts some milliseconds later, when its clocks are
@@ -602,7 +600,7 @@ pub struct Run {
     pub quiet: bool,
 
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD", add = programs::any())]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD", value_hint = clap::ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }
 
@@ -631,7 +629,7 @@ Exit status: 0; else that of the first process refused, which is left untouched:
   fastpath attach --unit redis        all processes of a service
   fastpath attach 1234 --clocks all   also clocks that are fast here")]
 pub struct Attach {
-    #[arg(long, value_name = "auto|all|LIST", help = Clocks::HELP, add = complete::clocks())]
+    #[arg(long, value_name = "auto|all|LIST", help = Clocks::HELP)]
     pub clocks: Option<Clocks>,
 
     /// Also serve the programs that the processes execute
@@ -671,7 +669,7 @@ pub struct Quiet {
 #[group(skip)]
 pub struct Processes {
     /// PIDs, or names of programs: all processes with that name
-    #[arg(value_name = "PID|NAME", add = offered::own())]
+    #[arg(value_name = "PID|NAME")]
     pub named: Vec<Named>,
 
     /// All processes of a control group and of the groups below it: /system.slice/app.service, or its directory
@@ -685,8 +683,7 @@ pub struct Processes {
 
 /// Remove fastpath from attached processes
 #[derive(clap::Args)]
-#[command(group(clap::ArgGroup::new("which").args(["named", "cgroup", "unit", "all"]).required(true).multiple(true)),
-    mut_arg("named", |named| named.add(offered::attached())), after_help = "\
+#[command(group(clap::ArgGroup::new("which").args(["named", "cgroup", "unit", "all"]).required(true).multiple(true)), after_help = "\
 Restores the kernel's bytes at the entry points, and unmaps fastpath's memory once no thread executes in it. If a thread does not leave it, \
 the memory stays mapped and unused, and another `detach` or the next `attach` removes it.
 

@@ -11,7 +11,6 @@ mod args;
 mod attach;
 mod audit;
 mod bench;
-mod complete;
 mod doctor;
 mod document;
 mod exit;
@@ -30,7 +29,6 @@ mod ours;
 mod output;
 mod probe;
 mod processes;
-mod programs;
 mod progress;
 mod report;
 mod rescue_hint;
@@ -61,9 +59,6 @@ extern "C" fn begin(argc: c_int, argv: *const *const c_char) -> ! {
     let args =
         (0..argc as usize).map(|i| unsafe { OsString::from_vec(CStr::from_ptr(*argv.add(i)).to_bytes().to_vec()) });
     let args: Vec<_> = args.collect();
-    if let Some(status) = shell::PROGRAM.answer(args.clone()) {
-        std::process::exit(status);
-    }
     let args = Args::parse(&args);
     if let Some(status) = unreadable_clocks(&args.command) {
         std::process::exit(status);

@@ -335,15 +335,6 @@ fn look() -> (Status, Vec<String>) {
 pub fn attached() -> Vec<i32> {
     let (status, warnings) = look();
     warnings.iter().for_each(output::warn);
-    attached_in(&status)
-}
-
-/// Returns the same without a warning about processes that could not be examined.
-pub fn attached_quietly() -> Vec<i32> {
-    attached_in(&look().0)
-}
-
-fn attached_in(status: &Status) -> Vec<i32> {
     let is_attached = |served: &Served| served.by != By::Run;
     status
         .processes

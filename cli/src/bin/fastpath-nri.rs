@@ -1,8 +1,5 @@
 //! `fastpath-nri`: the front of `crates/nri`.
 
-#[expect(dead_code, reason = "no option takes clocks")]
-#[path = "../complete.rs"]
-mod complete;
 #[path = "../man.rs"]
 mod man;
 
@@ -109,12 +106,6 @@ Exit status: always 0, because another status would keep the container from star
     },
 }
 
-const PROGRAM: complete::Program = complete::Program {
-    name: "fastpath-nri",
-    variable: "FASTPATH_NRI_COMPLETE",
-    command: Args::command,
-};
-
 /// Variable in which a runtime passes the descriptor of the connection to a plugin that it starts.
 const CONNECTED: &str = "NRI_PLUGIN_SOCKET";
 /// Variable in which it passes the plugin's place, from its file's name.
@@ -139,9 +130,6 @@ fn method() -> impl clap::builder::TypedValueParser<Value = Method> {
 }
 
 fn main() -> ExitCode {
-    if let Some(status) = PROGRAM.answer(std::env::args_os().collect()) {
-        return ExitCode::from(status as u8);
-    }
     let args = match Args::try_parse() {
         Ok(args) => args,
         // A mistake in a hook's arguments must not keep containers from starting.
@@ -162,8 +150,13 @@ fn main() -> ExitCode {
         };
     }
     if let Some(shell) = args.completions {
-        let written = std::io::stdout().write_all(PROGRAM.script(shell).as_bytes());
-        return ExitCode::from(if written.is_ok() { 0 } else { 74 });
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Args::command(), "fastpath-nri", &mut script);
+        return ExitCode::from(if std::io::stdout().write_all(&script).is_ok() {
+            0
+        } else {
+            74
+        });
     }
     if let Some(Command::OciHook { daemon }) = args.command {
         hook::run(&daemon.socket);

@@ -1,7 +1,5 @@
 //! `fastpathd`: the front of `crates/daemon`.
 
-#[path = "../complete.rs"]
-mod complete;
 #[path = "../man.rs"]
 mod man;
 #[path = "../version.rs"]
@@ -42,7 +40,7 @@ struct Args {
     #[arg(long, value_name = "PATH", env = fastpath_protocol::SOCKET_VARIABLE, default_value = fastpath_protocol::SOCKET)]
     socket: PathBuf,
 
-    #[arg(long, value_name = "auto|all|LIST", default_value = "auto", add = complete::clocks(),
+    #[arg(long, value_name = "auto|all|LIST", default_value = "auto",
           help = format!("Clocks of programs under libfastpath-preload.so. {}", Clocks::HELP))]
     clocks: Clocks,
 
@@ -97,13 +95,6 @@ struct Args {
     completions: Option<clap_complete::Shell>,
 }
 
-/// The program that shells ask for completions.
-const PROGRAM: complete::Program = complete::Program {
-    name: "fastpathd",
-    variable: "FASTPATHD_COMPLETE",
-    command: Args::command,
-};
-
 /// Default policy file.
 const POLICY: &str = "/etc/fastpath/policy.toml";
 /// Exit status if the policy cannot be read.
@@ -111,16 +102,18 @@ const NO_POLICY: u8 = 4;
 
 fn main() -> ExitCode {
     let surroundings = Surroundings::note();
-    if let Some(status) = PROGRAM.answer(std::env::args_os().collect()) {
-        return ExitCode::from(status as u8);
-    }
     let args = Args::parse();
     if let Some(directory) = &args.man {
         return man_page(directory);
     }
     if let Some(shell) = args.completions {
-        let written = std::io::stdout().write_all(PROGRAM.script(shell).as_bytes());
-        return ExitCode::from(if written.is_ok() { 0 } else { 74 });
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Args::command(), "fastpathd", &mut script);
+        return ExitCode::from(if std::io::stdout().write_all(&script).is_ok() {
+            0
+        } else {
+            74
+        });
     }
     if let Some(pid) = args.attach {
         return attach_one(&args, pid, &surroundings);

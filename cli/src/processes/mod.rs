@@ -1,7 +1,5 @@
 //! Selects processes by number or by name.
 
-pub mod offered;
-
 use std::fmt;
 use std::str::FromStr;
 
