@@ -8,8 +8,7 @@ use std::time::Duration;
 use common::*;
 use fastpath_image::{Image, KernelFunctions};
 use fastpath_page::layout::AnchorCell;
-use fastpath_page::{Anchor, Base, ClockSet, Rate, Reader};
-use proptest::prelude::*;
+use fastpath_page::{Anchor, Base, ClockSet, Rate};
 
 const NSEC_PER_SEC: i64 = 1_000_000_000;
 const SHIFT: u32 = 30;
@@ -80,15 +79,6 @@ fn assert_kernel_answers(mapped: &Mapped) {
 
 fn both() -> [Mapped; 2] {
     [Mapped::with_kernel(), Mapped::without_kernel()]
-}
-
-#[test]
-fn the_raw_clock_has_a_latch_of_its_own() {
-    let mapped = Mapped::with_kernel();
-    lay(&mapped, &still());
-    mapped.page.raw.copy[0].clocks.store(0, Relaxed);
-    assert_eq!(page_answer(&mapped, MONOTONIC_RAW), None);
-    assert_eq!(page_answer(&mapped, MONOTONIC), Some(100));
 }
 
 /// Stores an anchor that ended a moment ago, with every clock so far ahead of the kernel's, and that does not answer
@@ -181,39 +171,6 @@ fn a_floor_is_for_the_clocks_that_were_shown_and_no_nonsense() {
         assert!(ns_of(&mapped, MONOTONIC) - (before.sec * NSEC_PER_SEC + before.fraction) < 50_000_000);
         lay_floor(&mapped, 100_000_000, ClockSet::NONE);
         assert_kernel_answers(&mapped);
-    }
-}
-
-proptest! {
-    #[test]
-    fn the_image_computes_what_the_model_in_rust_computes(
-        mult in 1_u32..,
-        shift in 0_u32..=33,
-        sec in 0_u64..1 << 40,
-        fraction in 0.0..1.0,
-        age_share in 0.0..1.0,
-    ) {
-        let mapped = Mapped::without_kernel();
-        let limit = 1_000_000_000_u64 << shift;
-        let cap_cycles = (limit / u64::from(mult)).min(u64::from(u32::MAX)) as u32;
-        let mut anchor = still();
-        anchor.rate = Rate { mult, shift };
-        anchor.cap_cycles = cap_cycles;
-        anchor.base[1] = Base { sec, nsec_shifted: ((limit - 1) as f64 * fraction) as u64 };
-        anchor.base_cycles = counter() - (f64::from(cap_cycles) * age_share) as u64;
-        lay(&mapped, &anchor);
-
-        let reader = Reader::new(mapped.page);
-        let model_at = |counter| reader.read(MONOTONIC as u32, || counter);
-        let before = counter();
-        let (code, ts) = mapped.clock_gettime(MONOTONIC);
-        let after = counter();
-        prop_assert_eq!(code, 0);
-        // The anchor may have become stale in between: then the kernel answered.
-        if let (Some(before), Some(after)) = (model_at(before), model_at(after)) {
-            let ours = (ts.sec as u64, ts.fraction as u32);
-            prop_assert!(before <= ours && ours <= after, "{:?} <= {:?} <= {:?}", before, ours, after);
-        }
     }
 }
 

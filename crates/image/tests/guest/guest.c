@@ -11,7 +11,7 @@
 typedef unsigned char byte;
 typedef unsigned long long u64;
 
-enum request_kind { WRITE = 1, CALL, SYSTEM_CALL, COUNTER, THROUGH_SIGNAL, VSYSCALL };
+enum request_kind { WRITE = 1, CALL, SYSTEM_CALL, COUNTER, VSYSCALL };
 
 /* An argument above this is replaced by the address of the buffer with that number. */
 #define BUFFER (1ull << 63)
@@ -77,21 +77,6 @@ static long spy(long a, long b, long c) {
 	return 42;
 }
 
-volatile int signals;
-void on_signal(int number) { signals += number; }
-
-/* Returns how many signals were handled, by a handler that returns to `restorer`. */
-static long through_signal(unsigned long restorer, unsigned long flags) {
-	enum { SIGUSR1 = 10 };
-	unsigned long action[5] = SIGNAL_ACTION(on_signal, flags, restorer);
-
-	signals = 0;
-	if (system_call(FP_NR_rt_sigaction, SIGUSR1, (long)&action, 0, 8))
-		return -1;
-	system_call(FP_NR_kill, system_call(FP_NR_getpid, 0, 0, 0, 0), SIGUSR1, 0, 0);
-	return signals;
-}
-
 /* As nanoseconds, shortly after a CPU time of zero: an answer must not come from it. */
 enum { LITTER = 0x07000000 };
 
@@ -150,9 +135,6 @@ void run(void) {
 #ifndef NO_COUNTER
 			answer.result = fp_read_counter();
 #endif
-			break;
-		case THROUGH_SIGNAL:
-			answer.result = through_signal(request.target, argument[0]);
 			break;
 		case VSYSCALL:
 			answer.result = vsyscall(request.target, argument[0], argument[1], argument[2]);

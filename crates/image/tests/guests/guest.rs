@@ -14,8 +14,7 @@ const WRITE: u64 = 1;
 const CALL: u64 = 2;
 const SYSTEM_CALL: u64 = 3;
 const COUNTER: u64 = 4;
-const THROUGH_SIGNAL: u64 = 5;
-const VSYSCALL: u64 = 6;
+const VSYSCALL: u64 = 5;
 
 const BUFFERS: usize = 3;
 const BUFFER_SIZE: usize = 64;
@@ -164,7 +163,7 @@ impl Guest {
 
     /// Does the same for one ISA. Returns whether it could be run.
     pub fn of(isa: Isa, test: impl Fn(&mut Guest)) -> bool {
-        let started = Guest::start(isa, |_| {});
+        let started = Guest::start(isa);
         let ran = started.is_some();
         if let Some(mut guest) = started {
             test(&mut guest);
@@ -172,7 +171,7 @@ impl Guest {
         ran
     }
 
-    pub fn start(isa: Isa, prepare: impl FnOnce(&mut Command)) -> Option<Guest> {
+    fn start(isa: Isa) -> Option<Guest> {
         let Some(image) = Image::for_isa(isa) else {
             skip(&format!("there is no image for {isa}: it takes clang and lld"));
             return None;
@@ -194,7 +193,6 @@ impl Guest {
         if emulator.is_some() {
             command.arg(&program);
         }
-        prepare(&mut command);
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -294,12 +292,6 @@ impl Guest {
     /// Returns the result of the ISA's fp_read_counter().
     pub fn counter(&mut self) -> u64 {
         self.request(COUNTER, 0, [0; 3], &[]).result as u64
-    }
-
-    /// Returns the number of a signal, sent and handled by a handler that returns to this function.
-    pub fn through_signal(&mut self, restorer: &str, flags: u64) -> i64 {
-        let address = self.address(restorer).unwrap();
-        self.request(THROUGH_SIGNAL, address, [flags, 0, 0], &[]).result
     }
 
     /// Makes a system call through the image's `__kernel_vsyscall`.

@@ -1,11 +1,9 @@
 //! Calls the functions of each ISA's image from programs of that ISA: natively where this CPU runs them, else under
-//! qemu-user.
+//! qemu-user. What each function answers is proven (tests/proof); here are instances, and what `fp_read_latch` finds.
 
 mod guest;
 
-use std::os::unix::process::CommandExt;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
 
 use fastpath_image::{CpuFeatures, Image, Isa, KernelFunctions};
 use fastpath_page::layout::{FLAG_CPU_SEGMENT, FLAG_ONE_CPU, OFFSETS};
@@ -22,29 +20,6 @@ const RAW: u64 = 4;
 const BOOTTIME: u64 = 7;
 const TAI: u64 = 11;
 const PAGE_CLOCKS: [u64; 5] = [REALTIME, MONOTONIC, RAW, BOOTTIME, TAI];
-/// CPU time, COARSE, alarms, out of range, negative: never a page's.
-const OTHER_IDS: [i32; 16] = [
-    2,
-    3,
-    5,
-    6,
-    8,
-    9,
-    10,
-    12,
-    15,
-    24,
-    31,
-    32,
-    1 << 30,
-    i32::MAX,
-    -1,
-    i32::MIN,
-];
-
-/// Number of clock_gettime64, the same on every ISA.
-const CLOCK_GETTIME64: u64 = 403;
-
 /// Returns an anchor with a rate of zero, whose seconds distinguish the clocks.
 fn still(guest: &mut Guest) -> Anchor {
     Anchor {
@@ -185,54 +160,6 @@ fn cpu_times_are_the_kernels_whatever_is_on_the_stack() {
     });
 }
 
-#[test]
-fn bad_ids_and_pointers_are_answered_as_the_kernel_answers_them() {
-    Guest::each(|guest| {
-        let numbers = guest.isa.facts().calls;
-        let anchor = still(guest);
-        guest.page.header.hres_res_ns.store(1, Relaxed);
-        guest.lay(&anchor, None, 2);
-        for id in OTHER_IDS.map(|id| id as u64) {
-            for pointer in [0, buffer(0)] {
-                let calls = [
-                    ("clock_gettime", numbers.clock_gettime.into()),
-                    ("clock_getres", numbers.clock_getres.into()),
-                    ("clock_gettime64", CLOCK_GETTIME64),
-                ];
-                for (function, number) in calls {
-                    if function == "clock_gettime64" && guest.isa.is_64() {
-                        continue;
-                    }
-                    let kernel = guest.system_call(number, [id, pointer, 0]);
-                    let ours = guest.call(function, [id, pointer, 0]);
-                    assert_eq!(
-                        ours.result, kernel.result,
-                        "{} {function}({id}, {pointer:x})",
-                        guest.isa
-                    );
-                    if function == "clock_getres" {
-                        assert_eq!(ours.buffers[0], kernel.buffers[0], "{} {function}({id})", guest.isa);
-                    }
-                }
-            }
-        }
-        // A resolution needs no destination.
-        assert_eq!(guest.call("clock_getres", [MONOTONIC, 0, 0]).result, 0);
-        assert_eq!(guest.call("gettimeofday", [0, 0, 0]).result, 0);
-        let zone = guest.call("gettimeofday", [buffer(0), buffer(1), 0]);
-        let kernels = guest.system_call(numbers.gettimeofday.into(), [buffer(0), buffer(1), 0]);
-        assert_eq!((zone.result, zone.buffers[1]), (0, kernels.buffers[1]));
-        assert!(
-            zone.long(guest.isa, 0, 0) >= PAGE_SEC as i64,
-            "the time is not earlier than without the zone"
-        );
-        assert_eq!(
-            guest.call("gettimeofday", [0, buffer(1), 0]).buffers[1],
-            kernels.buffers[1]
-        );
-    });
-}
-
 /// Returns an image with the spy in the place of every kernel function.
 fn spied(guest: &Guest) -> Setup {
     let spy = guest.spy;
@@ -308,23 +235,6 @@ fn functions_that_are_only_passed_on_are_there_if_the_kernel_has_them() {
 }
 
 #[test]
-fn the_functions_of_signal_return_return_from_signals() {
-    const SA_SIGINFO: u64 = 4;
-    const SIGUSR1: i64 = 10;
-    for (isa, rt_sigreturn) in [
-        (Isa::I386, "__kernel_rt_sigreturn"),
-        (Isa::Aarch64, "__kernel_rt_sigreturn"),
-    ] {
-        Guest::of(isa, |guest| {
-            assert_eq!(guest.through_signal(rt_sigreturn, SA_SIGINFO), SIGUSR1);
-            if isa == Isa::I386 {
-                assert_eq!(guest.through_signal("__kernel_sigreturn", 0), SIGUSR1);
-            }
-        });
-    }
-}
-
-#[test]
 fn a_vsyscall_leads_to_the_kernels_or_makes_the_call() {
     Guest::of(Isa::I386, |guest| {
         let getpid = |guest: &mut Guest| guest.vsyscall([20, 1, 2]).result;
@@ -352,169 +262,6 @@ fn a_vsyscall_leads_to_the_kernels_or_makes_the_call() {
         let at = (from - guest.image_address()) as usize;
         assert_eq!(instance.bytes()[at], 0xe9);
         assert_eq!(instance.bytes()[at + 1..at + 5], distance.to_le_bytes());
-    });
-}
-
-#[test]
-fn with_the_kernels_vdso_behind_it_an_image_answers_everything() {
-    for isa in [Isa::X86_64, Isa::I386] {
-        Guest::of(isa, |guest| {
-            let Some((vdso, base)) = guest.kernel_vdso() else {
-                return;
-            };
-            assert_eq!(Isa::of_elf(vdso.machine(), vdso.is_64()), Some(isa));
-            let kernel = KernelFunctions::from_vdso(&vdso, base);
-            guest.install(Setup {
-                kernel,
-                ..Setup::default()
-            });
-            assert_eq!(all_seconds(guest), [None; 5]);
-            let numbers = isa.facts().calls;
-            for id in PAGE_CLOCKS {
-                let before = guest.system_call(numbers.clock_gettime.into(), [id, buffer(0), 0]);
-                let (seconds, _) = read(guest, id);
-                assert!((seconds - before.long(isa, 0, 0)).abs() <= 1, "clock {id}");
-            }
-        });
-    }
-}
-
-/// Emulates a kernel before 5.1, which has no clock_gettime64, by a seccomp filter.
-fn as_on_an_old_kernel() -> std::io::Result<()> {
-    const LOAD: u16 = 0x20;
-    const JUMP_IF_EQUAL: u16 = 0x15;
-    const RETURN: u16 = 0x06;
-    const ALLOW: u32 = 0x7fff_0000;
-    const ENOSYS: u32 = 0x0005_0000 | libc::ENOSYS as u32;
-    const AUDIT_ARCH_I386: u32 = 0x4000_0003;
-    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let mut filter = [
-        step(LOAD, 0, 0, 4),
-        step(JUMP_IF_EQUAL, 0, 3, AUDIT_ARCH_I386),
-        step(LOAD, 0, 0, 0),
-        step(JUMP_IF_EQUAL, 0, 1, CLOCK_GETTIME64 as u32),
-        step(RETURN, 0, 0, ENOSYS),
-        step(RETURN, 0, 0, ALLOW),
-    ];
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_mut_ptr(),
-    };
-    // SAFETY: both calls only read their arguments, which are valid.
-    let done = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
-    };
-    if done {
-        Ok(())
-    } else {
-        Err(std::io::Error::last_os_error())
-    }
-}
-
-#[test]
-fn on_a_kernel_without_clock_gettime64_the_older_call_answers() {
-    let started = Guest::start(Isa::I386, |command| {
-        // SAFETY: makes two system calls, which are allowed between fork and exec.
-        unsafe { command.pre_exec(as_on_an_old_kernel) };
-    });
-    let Some(mut guest) = started else { return };
-    let refused = guest.system_call(CLOCK_GETTIME64, [MONOTONIC, buffer(0), 0]);
-    assert_eq!(refused.result, -i64::from(libc::ENOSYS), "the filter is at work");
-    for id in PAGE_CLOCKS {
-        let before = guest.system_call(265, [id, buffer(0), 0]);
-        let wide = guest.call("clock_gettime64", [id, buffer(0), 0]);
-        let after = guest.system_call(265, [id, buffer(0), 0]);
-        assert_eq!(wide.result, 0);
-        let time = (wide.long64(0, 0), wide.long64(0, 1));
-        let [before, after] = [before, after].map(|old| (old.long(Isa::I386, 0, 0), old.long(Isa::I386, 0, 1)));
-        assert!(before <= time && time <= after, "{before:?} {time:?} {after:?}");
-    }
-    assert_eq!(guest.call("clock_gettime64", [u64::MAX, buffer(0), 0]).result, -22);
-    assert_eq!(guest.call("clock_gettime64", [MONOTONIC, 0, 0]).result, -14);
-    // A kernel whose vDSO only has the older function.
-    let kernel = KernelFunctions::NONE.with("clock_gettime", guest.spy);
-    guest.install(Setup {
-        kernel,
-        ..Setup::default()
-    });
-    assert_eq!(guest.call("clock_gettime64", [5, buffer(0), 0]).result, 42);
-}
-
-/// Checks that reads between two system calls lie between them, over seconds and refreshes.
-#[test]
-fn reads_are_in_order_with_system_calls() {
-    // Few enough bits of fraction for emulated counters of 16 ns.
-    const RATE_SHIFT: u32 = 24;
-    Guest::each(|guest| {
-        if guest.isa == Isa::Arm {
-            return; // its counter is constant here
-        }
-        for rdtscp in [false, CpuFeatures::of_this_cpu().rdtscp] {
-            guest.install(Setup {
-                cpu: CpuFeatures {
-                    rdtscp,
-                    ..CpuFeatures::default()
-                },
-                ..Setup::default()
-            });
-            let number = guest.isa.facts().calls.clock_gettime.into();
-            let kernel = |guest: &mut Guest| {
-                let answer = guest.system_call(number, [MONOTONIC, buffer(0), 0]);
-                ns((answer.long(guest.isa, 0, 0), answer.long(guest.isa, 0, 1)))
-            };
-            // The tightest of some brackets: a counter, and the kernel's time within some hundred nanoseconds. Between
-            // the requests the pipes take microseconds, so an early and a late estimate bound the truth.
-            let sample = |guest: &mut Guest| {
-                let tries = (0..200).map(|_| {
-                    let before = guest.counter();
-                    let time = kernel(guest);
-                    let after = guest.counter();
-                    (after - before, (before, after, time))
-                });
-                tries.min().unwrap().1
-            };
-            let first = sample(guest);
-            std::thread::sleep(Duration::from_millis(200));
-            let second = sample(guest);
-            let middle = |(before, after, _): (u64, u64, i128)| before + (after - before) / 2;
-            let counts = middle(second) - middle(first);
-            let mult = u32::try_from(((second.2 - first.2) << RATE_SHIFT) / i128::from(counts)).unwrap();
-            // The pipes' delay, at most half a bracket at both ends, and the error of the rate by then.
-            let blur_ns = ((i128::from(second.1 - second.0) * i128::from(mult)) >> RATE_SHIFT) + 20_000;
-            let anchor = Anchor {
-                clocks: ClockSet::ALL,
-                base_cycles: middle(second),
-                rate: Rate {
-                    mult,
-                    shift: RATE_SHIFT,
-                },
-                cap_cycles: Rate {
-                    mult,
-                    shift: RATE_SHIFT,
-                }
-                .max_cap(),
-                base: [Base::from_ns_shifted((second.2 as u128) << RATE_SHIFT, RATE_SHIFT); 4],
-                utc_error: Default::default(),
-            };
-            guest.lay(&anchor, None, 2);
-            let begun = Instant::now();
-            let (mut reads, mut last) = (0, 0);
-            // Until the anchor's max age, and longer where other processes take the CPU in between.
-            while reads <= 100 || begun.elapsed() < Duration::from_millis(300) {
-                let before = kernel(guest);
-                let ours = ns(read(guest, MONOTONIC));
-                let after = kernel(guest);
-                assert!(
-                    before - blur_ns <= ours && ours <= after + blur_ns,
-                    "{}: {before} {ours} {after}",
-                    guest.isa
-                );
-                assert!(last <= ours, "{}: time went back from {last} to {ours}", guest.isa);
-                last = ours;
-                reads += 1;
-            }
-        }
     });
 }
 
