@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use fastpath_page::{ClockSet, Grant, Reader, Reason};
+use fastpath_page::{ClockSet, Grant, Reader};
 use fastpath_protocol::{Code, Refusal, status};
 use fastpath_publish::{Handle, Member, Offsets, SharedPage, counter};
 
@@ -176,10 +176,6 @@ impl Book {
             lease,
         } = found;
         let reader = Reader::new(page.page());
-        // A page that was withdrawn for good stays so.
-        if reader.stats().withdrawn_reason == Some(Reason::LetGo) {
-            return Ok(());
-        }
         let has = self.of_user.get(&payer).copied().unwrap_or(0);
         if !payer.is_root() && has >= self.limits.pages_per_user || self.size() >= self.limits.pages_in_all {
             return Err(io::Error::other("there are as many pages as there may be"));
@@ -272,18 +268,6 @@ impl Book {
         }
     }
 
-    /// Withdraws a process's pages for good, as far as the client may; returns how many there were.
-    pub(crate) fn let_go(&mut self, pid: i32, asker: Peer) -> usize {
-        let may = |entry: &Entry| asker.has_to_do_with(entry.process.uid, entry.payer);
-        let of_process = |(id, entry): (&u64, &Entry)| (entry.process.pid == pid && may(entry)).then_some(*id);
-        let ids: Vec<u64> = self.entries.iter().filter_map(of_process).collect();
-        for id in &ids {
-            self.forget(*id);
-            self.publisher.let_go(*id);
-        }
-        ids.len()
-    }
-
     /// Returns the number of published pages.
     pub(crate) fn count(&self) -> usize {
         self.entries.len()
@@ -360,38 +344,6 @@ mod tests {
     fn peer(uid: u32) -> Peer {
         let payer = if uid == 0 { Payer::Root } else { Payer::User(uid) };
         Peer { pid: 1, uid, payer }
-    }
-
-    #[test]
-    fn a_user_lets_go_of_his_own_pages_and_root_of_all() {
-        let (_publisher, handle) = Publisher::new(ClockSet::ALL, Trust::AllowNonInvariant).unwrap();
-        let mut book = Book::new(handle, limits(1), 1);
-        let process = Process { pid: 7, uid: 1000 };
-        let open = |book: &mut Book| {
-            book.open(
-                fastpath_page::MEMFD_NAME,
-                (process, Payer::User(process.uid)),
-                ClockSet::ALL,
-                Offsets::default(),
-                None,
-                None,
-            )
-        };
-        let opened = open(&mut book).unwrap();
-        assert_eq!(book.let_go(7, peer(1001)), 0);
-        assert_eq!((book.let_go(8, peer(1000)), book.count()), (0, 1));
-        assert_eq!((book.let_go(7, peer(1000)), book.count()), (1, 0));
-        // The client still has the memory.
-        book.sweep(1);
-        assert_eq!(open(&mut book).unwrap_err().code, Code::Limit);
-        let Grant { page, mailbox, .. } = opened;
-        drop(mailbox);
-        book.sweep(1);
-        assert_eq!(open(&mut book).unwrap_err().code, Code::Limit);
-        drop(page);
-        book.sweep(1);
-        let _opened = open(&mut book).unwrap();
-        assert_eq!((book.let_go(7, peer(0)), book.count()), (1, 0));
     }
 
     #[test]

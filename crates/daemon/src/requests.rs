@@ -16,7 +16,7 @@ use fastpath_protocol::{
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::lease::Plan;
-use crate::peer::{Peer, Process};
+use crate::peer::Peer;
 use crate::server::State;
 
 /// An answer and what is sent with it.
@@ -57,7 +57,6 @@ pub(crate) fn answer(state: &mut State, peer: Peer, packet: &[u8], fds: Vec<Owne
                 Operation::Page => page(state, peer, &request, fds),
                 Operation::Prepare => prepare(state, peer, &request),
                 Operation::Status => status(state, peer, &request),
-                Operation::Withdraw => withdraw(state, peer, &request, fds),
                 Operation::Attach => attach(state, peer, &request, fds),
             };
             (operation as u32, answered)
@@ -273,21 +272,6 @@ fn status(state: &State, peer: Peer, request: &Request) -> Result<Answered, Refu
 
 /// Number of pages in one status; each takes some 300 bytes.
 const PAGES_AT_A_TIME: usize = 64;
-
-fn withdraw(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, Refusal> {
-    let [process, _] = descriptors(request, fds)?;
-    let process: Process = match &process {
-        Some(pidfd) => peer.process_of(pidfd.as_fd())?.0,
-        None => peer.process()?,
-    };
-    match state.book.let_go(process.pid, peer) {
-        0 => Err(Refusal::new(
-            Code::Process,
-            format!("process {} has no page of this daemon's", process.pid),
-        )),
-        _ => Ok(Answered::with(Answer::new(Operation::Withdraw as u32), Vec::new())),
-    }
-}
 
 /// Queues a process to be attached, as if a rule of the policy selected it. Only the host's root may ask for that: the
 /// daemon has more privileges over a process than its user may have.

@@ -22,8 +22,6 @@ pub enum Reason {
     NewPublisher,
     /// REALTIME was set, and the publisher was preempted each time that it had the new time ready.
     StepMissed,
-    /// The page was let go: its readers fall back to the kernel permanently.
-    LetGo,
     /// A reason of the host of a guest, by its own number.
     Host(u32),
     /// A reason of another version.
@@ -32,7 +30,7 @@ pub enum Reason {
 
 /// The reasons of fastpath itself, with the codes that a page holds for them. 4 belonged to a version that withdrew its
 /// anchors when they were far ahead of the kernel's clock.
-const OWN: [(Reason, u32, &CStr); 9] = [
+const OWN: [(Reason, u32, &CStr); 8] = [
     (
         Reason::CounterStopped,
         1,
@@ -69,7 +67,6 @@ const OWN: [(Reason, u32, &CStr); 9] = [
         1001,
         c"CLOCK_REALTIME was set, and the publisher was kept from running each time that it had the new time ready",
     ),
-    (Reason::LetGo, 1002, c"the page was let go by a request to fastpathd"),
 ];
 
 impl Reason {

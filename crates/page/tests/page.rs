@@ -343,7 +343,7 @@ fn a_change_keeps_away_from_the_base_of_the_anchor_in_force() {
 
 #[test]
 fn every_reason_has_a_code_that_is_not_zero_and_reads_as_a_sentence() {
-    for code in [1, 2, 3, 5, 6, 7, 1000, 1001, 1002, 0x1_0000, u32::MAX, 999] {
+    for code in [1, 2, 3, 5, 6, 7, 1000, 1001, 0x1_0000, u32::MAX, 999] {
         let reason = Reason::from_code(code).expect("a reason");
         assert_eq!(reason.code(), code);
         assert!(reason.to_string().len() > 10, "{reason}");

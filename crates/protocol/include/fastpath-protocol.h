@@ -33,8 +33,6 @@ enum fastpathd_operation {
 	 * JSON (at most FASTPATHD_TEXT) that follow fastpathd_answer in the same packet. If the JSON's "next" is a
 	 * number, there are more pages: the next request has it in `after`. */
 	FASTPATHD_STATUS = 3,
-	/* Takes the clocks off a process's pages permanently: it falls back to the kernel from now on. */
-	FASTPATHD_WITHDRAW = 4,
 	/* Has the daemon attach a process, its descendants, and the programs that they execute from then on: as a rule
 	 * of the policy with `children`. Only for root. The answer comes before the process is attached; the daemon's
 	 * log has the result. */
@@ -42,7 +40,7 @@ enum fastpathd_operation {
 };
 
 /* fastpathd_request.flags: the descriptors that travel with the request, in this order. */
-/* PAGE, WITHDRAW: a pidfd of the page's process. Without it, the process is the peer. ATTACH: a pidfd of the process.
+/* PAGE: a pidfd of the page's process. Without it, the process is the peer. ATTACH: a pidfd of the process.
  */
 #define FASTPATHD_WITH_PROCESS 1u
 /* PAGE: a mailbox of the client (a memfd of 4096 bytes that is sealed against shrinking and growing), which keeps

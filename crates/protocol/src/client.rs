@@ -222,16 +222,6 @@ impl Client {
         serde_json::from_slice(&answered.text).map_err(|error| self.broken(error.into()))
     }
 
-    /// Takes the clocks off the pages of the process of a pidfd, or of this one.
-    pub fn withdraw(&self, process: Option<BorrowedFd<'_>>) -> Result<(), Failure> {
-        let request = Request {
-            flags: if process.is_some() { WITH_PROCESS } else { 0 },
-            ..Request::new(Operation::Withdraw)
-        };
-        let fds: Vec<_> = process.into_iter().collect();
-        self.ask(&request, &fds).map(drop)
-    }
-
     /// Has the daemon attach the process of a pidfd with its descendants, and serve it `clocks` (none: those that are slow
     /// here). Only for root. The daemon answers before it attaches the process, and logs the result.
     pub fn attach(&self, process: BorrowedFd<'_>, clocks: ClockSet) -> Result<(), Failure> {

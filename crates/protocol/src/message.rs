@@ -63,8 +63,6 @@ numbered! {
         Prepare = 2,
         /// The state of the publisher, and the pages that the peer may see.
         Status = 3,
-        /// Take the clocks off a process's pages permanently.
-        Withdraw = 4,
         /// Attach a process and its descendants.
         Attach = 5,
     }

@@ -244,12 +244,6 @@ impl Many {
         }
         None
     }
-
-    fn let_go(&mut self, id: u64) {
-        if let Some(member) = self.remove(id) {
-            member.page.writer().withdraw(Reason::LetGo, counter::read);
-        }
-    }
 }
 
 impl Pages for Many {
@@ -365,7 +359,6 @@ impl Pages for Many {
 enum Command {
     Add(u64, Arc<Member>),
     Remove(u64),
-    LetGo(u64),
 }
 
 /// Tells a publisher, from any thread, which pages it keeps. Nothing here waits.
@@ -390,11 +383,6 @@ impl Handle {
     /// Removes a page that has no readers any more.
     pub fn remove(&self, id: u64) {
         self.send(Command::Remove(id));
-    }
-
-    /// Sends the page's readers to the kernel, permanently.
-    pub fn let_go(&self, id: u64) {
-        self.send(Command::LetGo(id));
     }
 
     fn send(&self, command: Command) {
@@ -478,7 +466,6 @@ impl Publisher {
             match self.commands.try_recv() {
                 Ok(Command::Add(id, member)) => self.keeper.pages.add(id, member),
                 Ok(Command::Remove(id)) => drop(self.keeper.pages.remove(id)),
-                Ok(Command::LetGo(id)) => self.keeper.pages.let_go(id),
                 Err(_) => return,
             }
         }

@@ -12,7 +12,6 @@ use fastpath_publish::host::{Reason, init};
 use fastpath_publish::{Handle, Member, Offsets, Publisher};
 use fastpath_publish::{SharedPage, counter};
 
-const MONOTONIC: u32 = libc::CLOCK_MONOTONIC as u32;
 const HOUR_NS: i64 = 3_600_000_000_000;
 
 fn member(clocks: ClockSet, offsets: Offsets) -> Arc<Member> {
@@ -202,25 +201,6 @@ fn who_scribbles_over_his_page_lies_to_himself_alone() {
             }
             refreshes(&honest) > before + 20 && read(&honest, libc::CLOCK_MONOTONIC).is_some()
         });
-    });
-}
-
-#[test]
-fn a_page_that_is_let_go_answers_nothing_any_more_and_says_so() {
-    with_publisher(|handle| {
-        let [kept, let_go] = [0, 1].map(|_| member(ClockSet::ALL, Offsets::default()));
-        handle.add(0, kept.clone());
-        handle.add(1, let_go.clone());
-        until(|| read(&let_go, libc::CLOCK_MONOTONIC).is_some());
-        handle.let_go(1);
-        let reader = Reader::new(let_go.page.page());
-        until(|| reader.stats().withdrawn_reason == Some(Reason::LetGo));
-        let (before, kept_before) = (refreshes(&let_go), refreshes(&kept));
-        until(|| {
-            assert_eq!(reader.read(MONOTONIC, counter::read), None);
-            refreshes(&kept) > kept_before + 3 && read(&kept, libc::CLOCK_MONOTONIC).is_some()
-        });
-        assert_eq!(refreshes(&let_go), before);
     });
 }
 

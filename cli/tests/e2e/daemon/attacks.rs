@@ -18,7 +18,7 @@ pub fn wanted() -> Option<()> {
 const CLIENT: &str = r#"
 import array, ctypes, fcntl, os, random, resource, select, signal, socket, struct, sys, time
 MAGIC = int.from_bytes(b"fastpath", "little")
-PAGE, PREPARE, STATUS, WITHDRAW = 1, 2, 3, 4
+PAGE, PREPARE, STATUS = 1, 2, 3
 WITH_PROCESS, WITH_MAILBOX = 1, 2
 def connect():
     """Connects as clients of fastpathd do, without waiting in connect(2)."""

@@ -23,9 +23,11 @@ fn it_shows_the_daemons_state_and_the_rule_that_attached_a_process() {
     wait_until("it to be attached", || {
         page_of(running.pid()).is_some() && place.status().pages.iter().any(|page| page.rule == Some(2))
     });
-    // A request that is refused: that process has no page.
+    // A request that is refused: no page has this clock.
     let client = fastpath_protocol::Client::connect_to(&place.socket()).expect("a daemon");
-    client.withdraw(None).expect_err("a refusal");
+    client
+        .page(fastpath_page::ClockSet(1 << 2), None, None)
+        .expect_err("a refusal");
     let look = || {
         let outcome = finish(place.fastpath(&["status", "--json"])).expect_success();
         let status: serde_json::Value = serde_json::from_str(&outcome.out).expect("JSON");
