@@ -635,20 +635,22 @@ fn a_counter_that_is_watched_closely_is_not_accused_without_reason() {
 }
 
 #[test]
-fn slews_and_ticks_of_the_kernels_clock_are_not_blamed_on_a_counter_that_is_watched_closely() {
-    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
-    publisher.discipline = Discipline::new(watched());
-    publisher.host.ntp_ppm = 0.0;
-    publisher.settle(3.0);
-    // adjtimex(2): frequencies up to 500 ppm, ticks up to 10 % off.
-    for ppm in [500.0, -500.0, 0.0, 80_000.0, 0.0, 100_000.0, 0.0, -500.0, 500.0] {
-        publisher.host.ntp_ppm = ppm;
-        publisher.run_for(3.0);
-        publisher.errors_ns.clear();
-        publisher.run_for(0.5);
-        assert!(publisher.worst_ns() <= 25, "{} ns at {ppm} ppm", publisher.worst_ns());
+fn slews_and_ticks_of_the_kernels_clock_are_not_blamed_on_the_counter() {
+    for config in [usual(), watched()] {
+        let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+        publisher.discipline = Discipline::new(config);
+        publisher.host.ntp_ppm = 0.0;
+        publisher.settle(3.0);
+        // adjtimex(2): frequencies up to 500 ppm, ticks up to 10 % off.
+        for ppm in [500.0, -500.0, 0.0, 80_000.0, 0.0, 100_000.0, 0.0, -500.0, 500.0] {
+            publisher.host.ntp_ppm = ppm;
+            publisher.run_for(3.0);
+            publisher.errors_ns.clear();
+            publisher.run_for(0.5);
+            assert!(publisher.worst_ns() <= 25, "{} ns at {ppm} ppm", publisher.worst_ns());
+        }
+        assert!(publisher.withdrawals.is_empty(), "{:?}", publisher.withdrawals);
     }
-    assert!(publisher.withdrawals.is_empty(), "{:?}", publisher.withdrawals);
 }
 
 #[test]

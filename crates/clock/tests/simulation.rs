@@ -15,6 +15,7 @@ const SECOND_NS: i64 = 1_000_000_000;
 #[test]
 fn a_quiet_host_stays_within_ten_nanoseconds_for_an_hour() {
     let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.host.wander_per_second = 2e-9;
     publisher.settle(3.0);
     for _ in 0..60 {
         // As ntpd does: a small correction every minute.
@@ -43,17 +44,6 @@ fn the_first_anchors_follow_a_few_samples_and_are_good_from_the_start() {
 }
 
 #[test]
-fn a_wandering_counter_stays_within_ten_nanoseconds() {
-    let mut publisher = Publisher::new(Host::new(3.4, VDSO));
-    publisher.host.wander_per_second = 2e-9;
-    publisher.settle(3.0);
-    publisher.run_for(900.0);
-    println!("worst {} ns, rms {:.2} ns", publisher.worst_ns(), publisher.rms_ns());
-    assert!(publisher.worst_ns() <= 10, "{} ns", publisher.worst_ns());
-    assert!(publisher.rms_ns() <= 3.0, "{} ns", publisher.rms_ns());
-}
-
-#[test]
 fn counters_of_every_frequency_are_followed() {
     // 2 and 4 GHz lie where the shift changes; 24 MHz is an Arm counter, whose one count is 42 ns.
     for ghz in [0.024, 0.062_5, 1.0, 1.999_999_9, 2.0, 2.000_000_1, 4.0, 5.7] {
@@ -72,65 +62,6 @@ fn counters_of_every_frequency_are_followed() {
             publisher.worst_ns()
         );
     }
-}
-
-#[test]
-fn a_slew_of_500_ppm_costs_no_more_than_one_window_and_is_over_within_a_few() {
-    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
-    publisher.host.ntp_ppm = 0.0;
-    publisher.settle(3.0);
-    let mut slewing = false;
-    for _ in 0..200 {
-        // A change at any moment of a window.
-        let part = publisher.host.random.unit();
-        let window_ns = publisher.discipline.next_window_ns() as f64;
-        publisher.live(window_ns * part);
-        slewing = !slewing;
-        let sign = if publisher.host.random.chance(0.5) { 1.0 } else { -1.0 };
-        publisher.host.ntp_ppm = if slewing { sign * 500.0 } else { 0.0 };
-        publisher.live(window_ns * (1.0 - part));
-        publisher.refresh_now();
-        assert!(publisher.worst_ns() <= 50_000 + 100, "{} ns", publisher.worst_ns());
-        let since = publisher.host.elapsed_ns;
-        while publisher.host.elapsed_ns - since < 200e6 {
-            publisher.refresh();
-        }
-        publisher.errors_ns.clear();
-        publisher.run_between(0.5, 3.0);
-        assert!(publisher.worst_ns() <= 50, "{} ns after a slew", publisher.worst_ns());
-        publisher.errors_ns.clear();
-    }
-    assert_eq!(publisher.kernel_reads, 0);
-    assert!(publisher.withdrawals.is_empty(), "{:?}", publisher.withdrawals);
-}
-
-#[test]
-fn small_changes_of_frequency_are_followed_without_a_trace() {
-    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
-    publisher.settle(3.0);
-    for _ in 0..100 {
-        // As chronyd does every few seconds; 0.2 ppm of 100 ms is 20 ns.
-        publisher.host.ntp_ppm += publisher.host.random.between(-0.2, 0.2);
-        publisher.run_between(1.0, 8.0);
-    }
-    println!("worst {} ns, rms {:.2} ns", publisher.worst_ns(), publisher.rms_ns());
-    assert!(publisher.worst_ns() <= 35, "{} ns", publisher.worst_ns());
-    assert!(publisher.rms_ns() <= 4.0, "{} ns", publisher.rms_ns());
-}
-
-#[test]
-fn a_slew_of_8_percent_is_not_blamed_on_the_counter() {
-    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
-    publisher.host.ntp_ppm = 0.0;
-    publisher.settle(3.0);
-    for ppm in [80_000.0, 0.0, -80_000.0, 0.0] {
-        publisher.host.ntp_ppm = ppm;
-        publisher.run_for(5.0);
-        publisher.errors_ns.clear();
-        publisher.run_for(1.0);
-        assert!(publisher.worst_ns() <= 10, "{} ns at {ppm} ppm", publisher.worst_ns());
-    }
-    assert!(publisher.withdrawals.is_empty(), "{:?}", publisher.withdrawals);
 }
 
 #[test]
@@ -216,24 +147,6 @@ fn a_step_without_notification_is_found_by_the_next_refresh() {
     }
 }
 
-#[test]
-fn a_leap_second_moves_realtime_and_leaves_tai_alone() {
-    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
-    publisher.settle(3.0);
-    publisher.live(5e6);
-    let counter = |publisher: &Publisher| publisher.host.counter.whole;
-    let apart = publisher.read(11, counter(&publisher)).expect("served")
-        - publisher.read(1, counter(&publisher)).expect("served");
-    publisher.host.real_offset_ns -= SECOND_NS;
-    publisher.host.tai_offset_s += 1;
-    assert!(publisher.step().published);
-    publisher.host.advance(100_000.0);
-    assert!(publisher.real_error_ns().expect("served").abs() <= 20);
-    let after = publisher.read(11, counter(&publisher)).expect("served")
-        - publisher.read(1, counter(&publisher)).expect("served");
-    assert_eq!(after, apart);
-}
-
 /// The kernel makes a leap second at its next tick after midnight, and the announcement stays.
 #[test]
 fn no_read_is_a_second_off_about_a_leap_second() {
@@ -266,6 +179,12 @@ fn no_read_is_a_second_off_about_a_leap_second() {
                 let error_ns = real_ns.wrapping_sub(publisher.host.real_ns()) as i64;
                 // The kernel's answers have a floor below which they do not go, until the step is noticed.
                 assert!(error_ns.abs() < 100 || !by_page, "{leap:?}: {error_ns} ns");
+                let tai = publisher
+                    .host
+                    .clock_ns(11)
+                    .zip(publisher.read(11, publisher.host.count()));
+                let error_ns = tai.map_or(0, |(kernel_ns, ours_ns)| ours_ns.wrapping_sub(kernel_ns) as i64);
+                assert!(error_ns.abs() < 100, "{leap:?}: TAI, {error_ns} ns");
             }
             assert!(has_leapt && publisher.real_error_ns().is_some(), "served again");
         }
@@ -361,52 +280,6 @@ fn a_turn_of_the_slew_from_one_end_to_the_other_is_believed_without_raw_too() {
 }
 
 #[test]
-fn a_suspend_causes_a_new_measurement_and_no_distrust() {
-    for counter_goes_on in [false, true] {
-        for _ in 0..20 {
-            let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
-            publisher.settle(3.0);
-            publisher.live(3e7);
-            let slept_ns = publisher.host.random.between(1e9, 1e13);
-            let (mono, raw, counter) = (publisher.host.mono, publisher.host.raw, publisher.host.counter);
-            publisher.host.advance(slept_ns);
-            publisher.host.mono = mono;
-            publisher.host.raw = raw;
-            publisher.host.boot_offset_ns += slept_ns as i64;
-            publisher.host.real_offset_ns += slept_ns as i64;
-            if !counter_goes_on {
-                publisher.host.counter = counter;
-                // The two do not stop at exactly the same moment.
-                let slip_cycles = publisher.host.random.between(-3e6, 3e6);
-                publisher.host.counter.add(slip_cycles);
-            }
-            while publisher.withdrawals.is_empty() {
-                publisher.refresh_now();
-            }
-            // Readers keep what the anchor in force showed at its end, until the kernel's clock is past it.
-            publisher.run_for(0.5);
-            publisher.errors_ns.clear();
-            publisher.run_for(0.2);
-            assert!(publisher.worst_ns() <= 20, "{} ns", publisher.worst_ns());
-            let boot = publisher.read(7, publisher.host.counter.whole).expect("served again");
-            let error_ns = boot.wrapping_sub(
-                publisher
-                    .host
-                    .mono_ns()
-                    .wrapping_add_signed(publisher.host.boot_offset_ns),
-            ) as i64;
-            assert!(error_ns.abs() <= 20, "{error_ns} ns");
-            assert!(publisher.real_error_ns().expect("served again").abs() <= 20);
-            assert!(
-                publisher.withdrawals.iter().all(|reason| *reason == Reason::Suspended),
-                "{:?}",
-                publisher.withdrawals
-            );
-        }
-    }
-}
-
-#[test]
 fn a_change_of_the_clocksource_is_over_when_it_is_noticed() {
     let kinds = [VDSO, HPET, ACPI_PM];
     for (from, to) in (0..3).flat_map(|from| (0..3).map(move |to| (from, to))) {
@@ -435,54 +308,15 @@ fn a_change_of_the_clocksource_is_over_when_it_is_noticed() {
     }
 }
 
-/// Runs a host, harms its counter, and returns why and how soon the publisher withdrew, and when it served again.
-fn after(harm: impl Fn(&mut Host), has_raw: bool) -> (Vec<Reason>, Publisher) {
-    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
-    publisher.host.has_raw = has_raw;
-    publisher.settle(10.0);
-    publisher.live(2e7);
-    harm(&mut publisher.host);
-    let harmed_at = publisher.host.elapsed_ns;
-    while publisher.withdrawals.is_empty() {
-        publisher.refresh();
-        assert!(
-            publisher.host.elapsed_ns - harmed_at < 250e6,
-            "a window, and another try"
-        );
-    }
-    (publisher.withdrawals.clone(), publisher)
-}
-
-#[test]
-fn a_counter_that_jumps_is_given_up_and_comes_back_after_it_behaved() {
-    for cycles in [-1e12, -1e8, -1e6, 1e6, 1e8, 1e12] {
-        for has_raw in [false, true] {
-            let (reasons, mut publisher) = after(|host| host.counter.add(cycles), has_raw);
-            assert!(
-                matches!(
-                    reasons[..],
-                    [Reason::CounterJumped | Reason::RateImplausible | Reason::CounterStopped]
-                ),
-                "{cycles}: {reasons:?}"
-            );
-            let given_up_at = publisher.host.elapsed_ns;
-            publisher.errors_ns.clear();
-            while publisher.discipline.hres().is_none() {
-                publisher.refresh();
-            }
-            let away_ns = publisher.host.elapsed_ns - given_up_at;
-            assert!((0.9e9..1.3e9).contains(&away_ns), "{away_ns} ns");
-            publisher.run_for(5.0);
-            assert!(publisher.worst_ns() <= 10, "{} ns", publisher.worst_ns());
-            assert_eq!(publisher.withdrawals.len(), 1);
-        }
-    }
-}
-
 #[test]
 fn a_counter_that_stops_is_given_up_until_it_runs_again() {
-    let (reasons, mut publisher) = after(|host| host.ghz = 0.0, true);
-    assert_eq!(reasons, [Reason::CounterStopped]);
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.settle(10.0);
+    publisher.host.ghz = 0.0;
+    while publisher.withdrawals.is_empty() {
+        publisher.refresh();
+    }
+    assert_eq!(publisher.withdrawals, [Reason::CounterStopped]);
     for _ in 0..100 {
         assert!(!publisher.refresh().published);
     }
@@ -491,19 +325,6 @@ fn a_counter_that_stops_is_given_up_until_it_runs_again() {
     publisher.run_for(300.0);
     assert!(publisher.discipline.hres().is_some());
     assert!(publisher.worst_ns() <= 20, "{} ns", publisher.worst_ns());
-}
-
-#[test]
-fn a_counter_that_changes_its_rate_is_given_up() {
-    for factor in [0.1, 0.9, 0.997, 1.003, 1.1, 10.0] {
-        for has_raw in [false, true] {
-            let (reasons, _) = after(|host| host.ghz *= factor, has_raw);
-            assert_eq!(reasons.len(), 1, "{factor}: {reasons:?}");
-        }
-    }
-    // A smaller change than NTP's shows against MONOTONIC_RAW only.
-    let (reasons, _) = after(|host| host.ghz *= 1.000_3, true);
-    assert_eq!(reasons, [Reason::RateImplausible]);
 }
 
 #[test]
@@ -536,19 +357,6 @@ fn a_rate_that_creeps_away_is_given_up_in_the_end() {
 }
 
 #[test]
-fn raw_is_served_by_its_own_rate() {
-    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
-    publisher.settle(3.0);
-    for ppm in [0.0, 500.0, -500.0] {
-        publisher.host.ntp_ppm = ppm;
-        publisher.run_for(3.0);
-        let raw = publisher.read(4, publisher.host.counter.whole).expect("served");
-        let error_ns = raw.wrapping_sub(publisher.host.raw.whole) as i64;
-        assert!(error_ns.abs() <= 10, "{error_ns} ns");
-    }
-}
-
-#[test]
 fn a_page_of_realtime_alone_holds_no_other_clock() {
     use fastpath_clock::{Config, Discipline};
     use fastpath_page::ClockSet;
@@ -566,28 +374,4 @@ fn a_page_of_realtime_alone_holds_no_other_clock() {
     assert_eq!(publisher.discipline.raw(), None);
     assert!(publisher.real_error_ns().expect("served").abs() <= 10);
     assert_eq!(publisher.error_ns(), None);
-}
-
-#[test]
-fn while_two_cpus_are_apart_nothing_is_published_and_for_a_while_after() {
-    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
-    publisher.settle(3.0);
-    for _ in 0..3 {
-        publisher.compared(true);
-        assert_eq!(publisher.withdrawals.last(), Some(&Reason::Warp));
-        for _ in 0..100 {
-            assert!(!publisher.refresh().published);
-        }
-    }
-    assert!(publisher.discipline.hres().is_none());
-    publisher.compared(false);
-    let agreed_at = publisher.host.elapsed_ns;
-    while publisher.discipline.hres().is_none() {
-        publisher.refresh();
-    }
-    // Withdrawn three times; since the last, the counter has been good for a while already.
-    assert!(publisher.host.elapsed_ns - agreed_at < 4e9);
-    publisher.errors_ns.clear();
-    publisher.run_for(5.0);
-    assert!(publisher.worst_ns() <= 10, "{} ns", publisher.worst_ns());
 }

@@ -40,34 +40,6 @@ fn a_guest_that_reads_all_the_time_is_served_within_a_millisecond_and_asks_a_few
 }
 
 #[test]
-fn a_guest_that_sleeps_for_minutes_reads_right_when_it_wakes() {
-    let page = Box::new(Page::zeroed());
-    let mut guest = Guest::new(&page, VDSO, Relation::SAME);
-    guest.host(|host| host.wander_per_second = 2e-9);
-    guest.busy(50_000.0, 3.0);
-    guest.forget();
-    for _ in 0..100 {
-        let seconds = guest.host(|host| {
-            // As chronyd does meanwhile.
-            host.ntp_ppm += host.random.between(-0.2, 0.2);
-            let magnitude = host.random.between(-3.0, 3.0);
-            10_f64.powf(magnitude)
-        });
-        guest.sleep(seconds);
-        guest.busy(100_000.0, 0.5);
-    }
-    println!(
-        "worst {} ns, {} traps and {} refreshes of {} reads",
-        guest.worst_ns(),
-        guest.traps,
-        guest.refreshes,
-        guest.reads
-    );
-    assert!(guest.worst_ns() <= 250, "{} ns", guest.worst_ns());
-    assert_eq!(guest.publisher.state().withdrawn_reason, None);
-}
-
-#[test]
 fn a_host_with_expensive_clock_reads_serves_its_guest_too() {
     for (name, reads, bound_ns) in [("hpet", HPET, 1_000), ("acpi_pm", ACPI_PM, 2_000)] {
         let page = Box::new(Page::zeroed());

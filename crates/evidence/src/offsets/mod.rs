@@ -503,20 +503,6 @@ mod tests {
     }
 
     #[test]
-    fn offsets_are_found_whatever_their_size() {
-        for size in [0, 1_000, -30_000_000_000] {
-            let truth: Vec<i64> = (0..8).map(|cpu| cpu * cpu * size / 49).collect();
-            let pairs = measured(&truth, |_, _| 100);
-            let cpus: Vec<usize> = (0..8).collect();
-            let offsets = Offsets::solve(&cpus, &pairs).expect("a solution");
-            for (offset, truth) in offsets.of.iter().zip(&truth) {
-                assert!((offset.cycles - truth).abs() <= 1, "{offset:?} {truth}");
-            }
-            assert!(offsets.margin_cycles >= 98);
-        }
-    }
-
-    #[test]
     fn a_cycle_that_adds_up_to_less_than_nothing_has_no_solution() {
         // 1 is ahead of 0 by 100, 2 of 1 by 100, and 0 of 2 as well.
         let pairs = [pair(0, 1, 90, 110), pair(1, 2, 90, 110), pair(2, 0, 90, 110)];
@@ -612,22 +598,6 @@ mod tests {
         assert_eq!(known.0, [pair(0, 1, 905, 1_105)]);
     }
 
-    #[test]
-    fn offsets_that_change_at_each_of_many_suspends_are_no_drift() {
-        let mut known = Known::default();
-        let mut changes = Changes::default();
-        let begun = std::time::Instant::now();
-        for suspends in 0..20_u64 {
-            let ahead = suspends as i64 * 1_000_000;
-            known.0.clear();
-            let now = || begun + Duration::from_secs(10 * suspends);
-            let fresh = vec![pair(0, 1, ahead - 90, ahead + 110)];
-            let measured = changes.measure(now, || known.learn(&[0, 1], &[], fresh));
-            assert_eq!(measured.and_then(|offsets| offsets.get(1)), Some(ahead + 10));
-        }
-        assert!(!changes.is_drift());
-    }
-
     proptest! {
         #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
@@ -649,18 +619,6 @@ mod tests {
             prop_assert!(least_margin(&offsets, &pairs) >= offsets.margin_cycles as i64);
             // The truth's own margin is the fastest message; none is greater than the greatest.
             prop_assert!(offsets.margin_cycles as i64 + 2 >= 60);
-        }
-
-        #[test]
-        fn counters_at_different_rates_have_no_solution_for_long(ppm in 1_i64..50, cpus in 2_usize..16) {
-            // In 100 ms, a counter of 3 GHz that is 1 ppm faster gains 300 counts.
-            let gained = |seconds_tenths: i64| (0..cpus).map(|cpu| cpu as i64 * ppm * 300 * seconds_tenths).collect::<Vec<_>>();
-            let all: Vec<usize> = (0..cpus).collect();
-            let before = measured(&gained(0), |_, _| 100);
-            let after = measured(&gained(1), |_, _| 100);
-            prop_assert!(Offsets::solve(&all, &before).is_ok());
-            prop_assert!(Offsets::solve(&all, &after).is_ok());
-            prop_assert_eq!(Offsets::solve(&all, &narrowest([before, after].concat())), Err(Unsolvable::Inconsistent));
         }
     }
 
