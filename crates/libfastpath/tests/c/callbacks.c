@@ -97,6 +97,19 @@ static void remember(void) {
 	CHECK(last[1].reason == FASTPATH_REASON_HOST + MORE - 1);
 }
 
+/* A host that traps the image's system calls learns from one that the page has no time. */
+static void trap(void) {
+	struct fastpath_trap trap = {.size = sizeof trap, .clock_id = CLOCK_MONOTONIC, .image_address = 0x10000};
+	uint64_t calls[64];
+
+	trap.image = fastpath_image_of(fastpath_host_isa());
+	CHECK(fastpath_image_system_calls(trap.image, calls, 64) > 0);
+	trap.pc = trap.image_address + calls[0];
+	CHECK(fastpath_trapped(&publisher, &trap) == FASTPATH_SEED);
+	trap.pc++;
+	CHECK(fastpath_trapped(&publisher, &trap) == FASTPATH_LEAVE_ALONE);
+}
+
 int main(void) {
 	struct fastpath_publisher_options options = {
 	    .size = sizeof options,
@@ -111,6 +124,7 @@ int main(void) {
 	for (int own_samples = 0; own_samples < 2; own_samples++) {
 		CHECK(fastpath_page_init(page, NULL) == 0);
 		CHECK(fastpath_publisher_init(&publisher, page, &options) == 0);
+		trap();
 		serve(own_samples);
 		remember();
 	}

@@ -138,11 +138,6 @@ fn a_host_in_c_answers_calls_of_its_guest() {
 }
 
 #[test]
-fn a_host_in_c_that_traps_calls_needs_no_timer() {
-    works("trapping");
-}
-
-#[test]
 fn an_emulator_gives_its_guest_clocks_and_a_counter_of_its_own() {
     works("callbacks");
 }
