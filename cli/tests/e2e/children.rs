@@ -178,34 +178,6 @@ fn scripts_and_what_they_start_are_served() {
 }
 
 #[test]
-fn jobs_of_make_and_xargs_are_served() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let makefile = directory.path().join("Makefile");
-    std::fs::write(
-        &makefile,
-        format!("jobs = 1 2 3 4 5 6 7 8\nall: $(jobs)\n$(jobs):\n\t@{LEAF_IN_SHELL}\n"),
-    )
-    .expect("write");
-    if let Some(make) = tool("make") {
-        // The environment of a make that runs these tests must not reach this one.
-        let apart = [
-            "env",
-            "-u",
-            "MAKEFLAGS",
-            "-u",
-            "MAKELEVEL",
-            make,
-            "-j4",
-            "-f",
-            makefile.to_str().expect("UTF-8"),
-            "all",
-        ];
-        serves_leaves(8, &apart);
-    }
-    serves_leaves(12, &["sh", "-c", &format!("seq 12 | xargs -P 4 -I% {LEAF_IN_SHELL}")]);
-}
-
-#[test]
 fn children_of_go_are_served() {
     let Some(go) = tool("go") else { return };
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/helpers/spawn.go");

@@ -19,17 +19,6 @@ fn processes_of_one_tree_agree_on_the_time() {
 }
 
 #[test]
-fn two_trees_are_served_at_the_same_time() {
-    let Some(clock) = program("clock-glibc") else { return };
-    let running: Vec<_> = (0..4)
-        .map(|_| crate::common::start(served(&[&clock, "2000000"])))
-        .collect();
-    for run in running {
-        assert_eq!(run.finish().expect_success().out.lines().count(), 5);
-    }
-}
-
-#[test]
 fn nested_runs_serve_the_program_once_with_the_correct_time() {
     let Some(torture) = program("torture") else { return };
     let inner = [

@@ -205,7 +205,7 @@ fn is_measured() -> bool {
 }
 
 /// Attacks of one user that last until they are killed. Each prints "begun".
-const LASTING: [(&str, &str); 11] = [
+const LASTING: [(&str, &str); 10] = [
     (
         "garbage",
         r#"
@@ -291,20 +291,6 @@ while True:
             send(s, PAGE, [memory], WITH_MAILBOX)
             error = receive(s)[0]
             assert error in (1, 7), error
-    except (OSError, struct.error):
-        pass
-"#,
-    ),
-    (
-        "an epoll instance as a pidfd",
-        r#"
-fd = epoll_of(min(many_descriptors(), 20_000) - 100)
-say("begun")
-while True:
-    try:
-        s = connect()
-        send(s, PAGE, [fd], WITH_PROCESS)
-        receive(s)
     except (OSError, struct.error):
         pass
 "#,
