@@ -164,7 +164,7 @@ pub fn install(
     };
     let at = program.place()?;
     let mut plan = program.plan(config, at)?;
-    let table = plan.join()?;
+    let stays = plan.put_slow_path()?;
     let files = hooked_calls::files_at_exec(&program.code, hook);
     let mut calls = HookedCalls::plan(pid, &program.maps, at, hook, plan.room(), &files)?;
     if must_see_execs {
@@ -202,7 +202,7 @@ pub fn install(
     let has_tail = |mapping: &&Mapping| !(config.without_vdso && mapping.name == "[vdso]");
     let maps: Vec<Mapping> = program.maps.iter().filter(has_tail).cloned().collect();
     remote::at_exec(tracee, &maps, reserve, end, |calls| {
-        surgery::perform(calls, &region, &table, &start.stack)
+        surgery::perform(calls, &region, &stays, &start.stack)
     })?;
     Ok(calls.left_alone.into_iter().next())
 }

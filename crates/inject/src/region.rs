@@ -131,13 +131,14 @@ pub fn place_near(maps: &[Mapping], vdso_base: u64) -> Result<u64> {
     place_near_below(maps, vdso_base, ceiling)
 }
 
-/// The same in an address space that ends at `ceiling`. Tries right above the vDSO first: there both can be one object for
-/// unwinders (`redirection/call_frames.rs`), and the mapping below is often the stack, which grows.
+/// The same in an address space that ends at `ceiling`. Tries above the vDSO first: the mapping below is often the stack, which
+/// grows.
 fn place_near_below(maps: &[Mapping], vdso_base: u64, ceiling: u64) -> Result<u64> {
-    /// One page to other neighbours, so that an overrun of one does not hit the other.
+    /// One page, so that an overrun of one mapping does not hit the other.
     const DISTANCE: u64 = 4096;
     let reached = |at: &u64| at.abs_diff(vdso_base) < REACH;
-    let above = maps::gap_above(maps, vdso_base, SIZE, 0).filter(|at| reached(at) && at + SIZE + DISTANCE <= ceiling);
+    let above =
+        maps::gap_above(maps, vdso_base, SIZE, DISTANCE).filter(|at| reached(at) && at + SIZE + DISTANCE <= ceiling);
     let lowest = maps
         .iter()
         .rev()
@@ -182,7 +183,7 @@ mod tests {
             assert!(at + SIZE < vdso, "{at:#x}");
         }
         let maps = fastpath_os::maps::parse("f7f0b000-f7f0d000 r-xp 0 0:0 0 [vdso]\n");
-        assert_eq!(place_near(&maps, 0xf7f0_b000).unwrap(), 0xf7f0_d000);
+        assert_eq!(place_near(&maps, 0xf7f0_b000).unwrap(), 0xf7f0_e000);
     }
 
     /// Regression: User Mode Linux's address space ends with the vDSO, and the region was placed behind it.

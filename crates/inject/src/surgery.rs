@@ -10,14 +10,14 @@ use crate::remote::{RemoteCalls, counter_forbidden, counter_is_readable};
 use crate::stack::InitialStack;
 
 /// Maps the region, then makes the changes that put it in force, then sets the initial stack `stack`. On an error the
-/// program's memory is as it was, but for `table`, to which nothing refers then.
-pub fn perform(calls: &mut RemoteCalls<'_>, region: &Region<'_>, table: &[Record], stack: &InitialStack) -> Result<()> {
+/// program's memory is as it was, but for what `stays`, to which nothing refers then.
+pub fn perform(calls: &mut RemoteCalls<'_>, region: &Region<'_>, stays: &[Record], stack: &InitialStack) -> Result<()> {
     // Calls that are made at once include the question.
     if !calls.has_batch() && !counter_is_readable(calls)? {
         return Err(counter_forbidden());
     }
     region.map(calls)?;
-    let done = put_in_force(calls, region, table, stack);
+    let done = put_in_force(calls, region, stays, stack);
     if done.is_err() {
         // A failure here leaves an unused part behind, never an incorrect one.
         let _ = mapping::unmap(calls, region.at);
@@ -29,10 +29,12 @@ pub fn perform(calls: &mut RemoteCalls<'_>, region: &Region<'_>, table: &[Record
 fn put_in_force(
     calls: &mut RemoteCalls<'_>,
     region: &Region<'_>,
-    table: &[Record],
+    stays: &[Record],
     stack: &InitialStack,
 ) -> Result<()> {
-    apply(calls.tracee(), table).map_err(|e| Error::Unsupported(e.to_string()))?;
+    // Both may need the end of the vDSO's mapping.
+    calls.end_batch()?;
+    apply(calls.tracee(), stays).map_err(|e| Error::Unsupported(e.to_string()))?;
     let records = &region.plan.journal.records;
     let note = CoreNote::from_plan(region.plan, "run");
     calls.tracee().write(region.at + region::NOTE, &note.bytes())?;

@@ -6,8 +6,7 @@
  * only its steps count.
  * Then cancels threads that read clocks, and prints `CLOCK: RUN of COUNT cleanups`.
  *
- *     call-frames [waits|joined]    waits: prints `ready`, and waits for SIGUSR1 first
- *                                   joined: waits, too, and the region behind the vDSO must be unwound like it
+ *     call-frames [waits]    waits: prints `ready`, and waits for SIGUSR1 first
  */
 #include <pthread.h>
 #include <signal.h>
@@ -142,7 +141,7 @@ static void cancel_threads(const char *name, int clock) {
 	printf("%s: %ld of %d cleanups\n", name, cleanups, THREADS);
 }
 
-static void find_mappings(int are_joined) {
+static void find_mappings(void) {
 	FILE *maps = fopen("/proc/self/maps", "r");
 	char line[512];
 	struct range range;
@@ -152,9 +151,7 @@ static void find_mappings(int are_joined) {
 			continue;
 		if (strstr(line, "[vdso]"))
 			vdso = range;
-		if (are_joined && range.start == vdso.end && strstr(line, "fastpath-"))
-			vdso.end = range.end;
-		else if (strstr(line, "fastpath-region") && count_of_others < (int)(sizeof others / sizeof others[0]))
+		if (strstr(line, "fastpath-region") && count_of_others < (int)(sizeof others / sizeof others[0]))
 			others[count_of_others++] = range;
 	}
 	if (maps)
@@ -164,6 +161,7 @@ static void find_mappings(int are_joined) {
 int main(int argc, char **argv) {
 	struct sigaction action = {.sa_sigaction = step, .sa_flags = SA_SIGINFO};
 
+	(void)argv;
 	if (argc > 1) {
 		sigset_t set;
 		int signal;
@@ -175,7 +173,7 @@ int main(int argc, char **argv) {
 		fflush(stdout);
 		sigwait(&set, &signal);
 	}
-	find_mappings(argc > 1 && !strcmp(argv[1], "joined"));
+	find_mappings();
 	/* Loads the unwinder, and resolves what is called. */
 	_Unwind_Backtrace(see, NULL);
 	read_once(CLOCK_REALTIME);

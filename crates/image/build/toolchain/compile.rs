@@ -14,13 +14,13 @@ pub const LINKER_VARIABLE: &str = "FASTPATH_VDSO_LD";
 const INSTALL_HINT: &str = "The vDSO image is made by a C compiler and a linker: install gcc and binutils (Debian, Ubuntu: \
                                 apt-get install gcc), or clang and lld with CC=clang FASTPATH_VDSO_LD=lld";
 
-/// Files of every image. The linker keeps their order: the two hot functions are neighbours
+/// Files of every image. The linker keeps their order: the two hot functions are neighbours, and so are those that they call
 /// (crates/inject/src/redirection/seat.rs).
 const COMMON: &[&str] = &[
     "gettimeofday.c",
     "clock_gettime.c",
-    "clock_getres.c",
     "latch.c",
+    "clock_getres.c",
     "note.S",
     "slots.c",
 ];

@@ -174,7 +174,7 @@ fn leave_thunks(all: &mut AllStopped<'_>, found: &Found) -> Answer<()> {
 
 /// Returns where in a library a thread would be whose `pc` is in a thunk, before its system call or after it.
 fn place_of(record: &Record, pc: u64) -> Option<u64> {
-    if record.thunk == 0 || record.purpose == Purpose::Seat {
+    if record.thunk == 0 || matches!(record.purpose, Purpose::Seat | Purpose::SlowPath) {
         return None;
     }
     let behind = (record.thunk + u64::from(record.in_thunk)).checked_sub(pc)?;

@@ -86,8 +86,17 @@ impl Found {
         Ok(entry.is_some_and(|entry| (self.at..self.at + region::SIZE).contains(&entry)))
     }
 
-    /// Returns the code that was mapped for it, with its thunks beside libraries.
+    /// Returns the code that was mapped for it, with its thunks beside libraries, and the slow path in the vDSO.
     pub fn code(&self) -> Answer<Vec<std::ops::Range<u64>>> {
-        Ok(mapping::code(self.at, &maps::read(self.pid)?))
+        let slow_path = self
+            .journal
+            .records
+            .iter()
+            .filter(|record| record.purpose == Purpose::SlowPath);
+        let slow_path = slow_path.map(|record| record.thunk..record.thunk + u64::from(record.in_thunk));
+        Ok(mapping::code(self.at, &maps::read(self.pid)?)
+            .into_iter()
+            .chain(slow_path)
+            .collect())
     }
 }

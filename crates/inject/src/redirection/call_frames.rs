@@ -1,17 +1,10 @@
 //! The call frame information of a kernel's vDSO for x86-64: unwinders look nowhere else for the code there.
 
-use std::mem::offset_of;
 use std::ops::Range;
 
 use fastpath_image::elf::{Elf, u32_at};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess, Register};
-use object::LittleEndian as Little;
-use object::elf::{FileHeader64, PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader64};
-use object::read::elf::{FileHeader as _, ProgramHeader as _};
-
-use super::EntryPatch;
-use crate::region;
-use crate::remote::tail::MOST_TAIL_BYTES;
+use object::elf::PT_GNU_EH_FRAME;
 
 /// What is said about one function.
 pub struct Frames {
@@ -19,12 +12,14 @@ pub struct Frames {
     pub function: Range<u64>,
     /// Its instructions.
     pub code: Vec<Instruction>,
+    /// Offset of its description.
+    pub at: u64,
     /// Offset of the CIE.
-    cie: u64,
+    pub cie: u64,
     /// Offsets of the instructions that describe its frames.
     pub program: Range<usize>,
     /// Whether the function begins with the frame of every function: the return address is what `rsp` points to.
-    is_usual: bool,
+    pub is_usual: bool,
 }
 
 /// An instruction of a program (DWARF 5, 6.4.2), and the offset in the function from which on it applies.
@@ -58,21 +53,21 @@ const KEPT: [Register; 6] = [
 ];
 
 /// The table of all functions with call frames in an image (LSB 5.0, 10.6.2: `.eh_frame_hdr`).
-struct Table {
+pub struct Table {
     /// Offset of `.eh_frame`.
     frames: u64,
     /// Offset of each function, and of its description, in order.
-    entries: Vec<(u64, u64)>,
+    pub entries: Vec<(u64, u64)>,
 }
 
 impl Table {
     /// Version 1; the first offset is from itself, the table's are from its start, each with four bytes; the table is in order.
     const HEADER: u32 = 0x3b03_1b01;
     /// Offset of the number of functions.
-    const COUNT_AT: usize = 8;
+    pub const COUNT_AT: usize = 8;
 
     /// Reads the table of an image; `None` if there is none, or it has another form than that of the linkers.
-    fn read(image: &[u8]) -> Option<Table> {
+    pub fn read(image: &[u8]) -> Option<Table> {
         /// More than any vDSO has functions.
         const MOST: u32 = 1000;
         let header = Elf::parse(image).ok()?.segments_of(PT_GNU_EH_FRAME).next()?.offset;
@@ -93,8 +88,13 @@ impl Table {
         })
     }
 
+    /// Returns the size of a table of so many functions, in bytes.
+    pub fn size(functions: usize) -> u64 {
+        12 + 8 * functions as u64
+    }
+
     /// Returns the bytes of the table as it is at the offset `at`.
-    fn bytes(&self, at: u64) -> Option<Vec<u8>> {
+    pub fn bytes(&self, at: u64) -> Option<Vec<u8>> {
         let distance = |to: u64, from: u64| i32::try_from(to.wrapping_sub(from).cast_signed()).ok();
         let mut bytes = Table::HEADER.to_le_bytes().to_vec();
         bytes.extend(distance(self.frames, at + 4)?.to_le_bytes());
@@ -126,128 +126,16 @@ pub fn read(vdso: &[u8], base: u64) -> Option<Vec<Frames>> {
             code: Decoder::with_ip(64, code, base + start, DecoderOptions::NONE)
                 .iter()
                 .collect(),
+            at: *at,
             cie,
             program,
             is_usual: has_none && is_usual(vdso, cie as usize),
         })
     };
-    // A program under `run` has the image's functions in the table, too.
+    // A program under `run` has the image's functions in the table, too, with descriptions elsewhere.
     let entries = Table::read(vdso)?.entries;
-    let of_vdso = entries.iter().filter(|(start, _)| *start < vdso.len() as u64);
+    let of_vdso = entries.iter().filter(|(_, at)| *at < vdso.len() as u64);
     of_vdso.map(frames).collect()
-}
-
-/// Copies of the first instructions of one function of the vDSO.
-pub struct Copy {
-    /// Offsets of the function in the vDSO.
-    pub function: Range<u64>,
-    /// Offsets of the copies in the region's thunks, with the jump behind them.
-    pub thunk: Range<usize>,
-    /// Size of the copies, in bytes.
-    pub size: usize,
-}
-
-/// Changes by which a vDSO is one object with the region right behind it, for unwinders in a process: they look for the object
-/// that has an address in its program headers, and for its table there.
-///
-/// glibc reads the program headers when a program starts, and keeps what it read. So only a program that is starting gets the
-/// changes, and the table has to stay.
-#[derive(Debug, Clone, Default)]
-pub struct Join {
-    /// The table of both, behind the vDSO's file. It says that it has the vDSO's functions only, which are its first.
-    pub table: Vec<EntryPatch>,
-    /// What makes the region a part of the vDSO, once the table is there.
-    pub patches: Vec<EntryPatch>,
-}
-
-impl Join {
-    /// Plans the changes for a vDSO at `base`, with the frames `all`. Adds the descriptions of `copies` to the region's `thunks`. `None` if the table has no
-    /// room, or the vDSO is not understood.
-    pub fn plan(
-        (vdso, base): (&[u8], u64),
-        all: &[Frames],
-        image: &[u8],
-        thunks: &mut Vec<u8>,
-        copies: &[Copy],
-    ) -> Option<Join> {
-        const SIZE: u64 = size_of::<ProgramHeader64<Little>>() as u64;
-        let patch = |at: u64, original: &[u8], replacement: Vec<u8>| EntryPatch {
-            function: "call frames",
-            address: base + at,
-            original: original.to_vec(),
-            replacement,
-        };
-        let end_of_vdso = vdso.len() as u64;
-        let (image_at, thunks_at) = (end_of_vdso + region::IMAGE, end_of_vdso + region::ENTRY_THUNKS);
-        let header = FileHeader64::<Little>::parse(vdso).ok()?;
-        let segments = header.program_headers(Little, vdso).ok()?;
-        let is = |kind| move |segment: &&ProgramHeader64<Little>| segment.p_type(Little) == kind;
-        let index = |kind| segments.iter().position(|segment| is(kind)(&segment));
-        if segments.iter().filter(is(PT_LOAD)).count() != 1 {
-            return None;
-        }
-        let (load, frames) = (index(PT_LOAD)?, index(PT_GNU_EH_FRAME)?);
-        let field = |index: usize, at: usize| header.e_phoff(Little) + index as u64 * SIZE + at as u64;
-
-        let mut table = Table::read(vdso)?;
-        let of_vdso = table.entries.len() as u32;
-        let images = Table::read(image)?.entries;
-        let images = images
-            .iter()
-            .map(|(function, frames)| (image_at + function, image_at + frames));
-        table.entries.extend(images);
-        for copy in copies {
-            let at = thunks.len().next_multiple_of(8);
-            let thunk = thunks_at + copy.thunk.start as u64..thunks_at + copy.thunk.end as u64;
-            let code = &thunks[copy.thunk.start..][..copy.size];
-            let description = Frames::find(all, copy.function.clone())
-                .and_then(|frames| frames.of_copy(vdso, &thunk, code, thunks_at + at as u64));
-            if let Some(description) = description {
-                thunks.resize(at, 0);
-                thunks.extend(description);
-                table.entries.push((thunk.start, thunks_at + at as u64));
-            }
-        }
-        table.entries.sort_unstable();
-
-        let sections = u64::from(header.e_shentsize(Little)) * u64::from(header.e_shnum(Little));
-        let end_of_sections = header.e_shoff(Little).checked_add(sections)?;
-        let ends = segments
-            .iter()
-            .map(|segment| segment.p_offset(Little).saturating_add(segment.p_filesz(Little)));
-        let at = ends.fold(end_of_sections, u64::max).checked_next_multiple_of(8)?;
-        let mut bytes = table.bytes(at)?;
-        let size = bytes.len() as u64;
-        let room = vdso.get(at as usize..)?.get(..bytes.len())?;
-        if room.iter().any(|byte| *byte != 0) || at + size + MOST_TAIL_BYTES > end_of_vdso {
-            return None;
-        }
-        let both = bytes[Table::COUNT_AT..][..4].to_vec();
-        let count = of_vdso.to_le_bytes();
-        bytes[Table::COUNT_AT..][..4].copy_from_slice(&count);
-        let (loaded, linked_at) = (&segments[load], segments[load].p_vaddr(Little));
-        let whole = (end_of_vdso + region::SIZE).to_le_bytes();
-        let address = linked_at.wrapping_add(at);
-        // From p_offset on: p_vaddr, p_paddr, p_filesz and p_memsz follow.
-        let described = [at, address, address, size, size].map(u64::to_le_bytes).concat();
-        let before = field(frames, offset_of!(ProgramHeader64<Little>, p_offset));
-        Some(Join {
-            table: vec![patch(at, room, bytes)],
-            patches: vec![
-                patch(
-                    field(load, offset_of!(ProgramHeader64<Little>, p_memsz)),
-                    &loaded.p_memsz(Little).to_le_bytes(),
-                    whole.to_vec(),
-                ),
-                patch(
-                    before,
-                    vdso.get(before as usize..before as usize + described.len())?,
-                    described,
-                ),
-                patch(at + Table::COUNT_AT as u64, &count, both),
-            ],
-        })
-    }
 }
 
 /// Returns whether the CIE here is the one that gcc and clang write.
@@ -267,6 +155,9 @@ fn is_padding(program: &[u8]) -> bool {
 }
 
 impl Frames {
+    /// Offset in a description of the distance to its function.
+    pub const START_AT: u64 = 8;
+
     /// Returns the frames of the function with exactly this code.
     pub fn find(all: &[Frames], code: Range<u64>) -> Option<&Frames> {
         all.iter().find(|frames| frames.is_usual && frames.function == code)
@@ -295,20 +186,17 @@ impl Frames {
         self.padded(encoded(&rows, thunk_at)?)
     }
 
-    /// Returns the description of a copy of this function's first instructions at the offset `thunk.start`, as it is at the offset
-    /// `at`. It refers to the CIE of this function's.
-    fn of_copy(&self, vdso: &[u8], thunk: &Range<u64>, code: &[u8], at: u64) -> Option<Vec<u8>> {
+    /// Returns the description of a copy of this function's first instructions `code` at the address `copy`, and of the jump
+    /// behind them, as it is at the address `at`, with a usual CIE at the address `cie`.
+    pub fn of_copy(&self, vdso: &[u8], code: &[u8], copy: Range<u64>, at: u64, cie: u64) -> Option<Vec<u8>> {
         let rows = rows(vdso.get(self.program.clone())?, code.len())?;
         if !self.is_usual || !describe(&rows, code) {
             return None;
         }
-        let program = encoded(&rows, 0)?;
-        let mut description = (at + 4 - self.cie).to_le_bytes()[..4].to_vec();
-        description.extend((thunk.start.wrapping_sub(at + 8) as u32).to_le_bytes());
-        description.extend(((thunk.end - thunk.start) as u32).to_le_bytes());
+        let words = [at + 4 - cie, copy.start.wrapping_sub(at + 8), copy.end - copy.start];
+        let words = words.map(|word| (word as u32).to_le_bytes());
         // No augmentation data.
-        description.push(0);
-        description.extend(program);
+        let mut description = [words.as_flattened(), &[0], &encoded(&rows, 0)?].concat();
         description.resize(description.len().next_multiple_of(8) + 4, NOP);
         let length = description.len() as u32;
         Some([&length.to_le_bytes()[..], &description].concat())

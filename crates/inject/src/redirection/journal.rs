@@ -47,6 +47,8 @@ pub enum Purpose {
     /// The image's code is in the place of a kernel's function, with as many bytes as [`Record::in_thunk`] says; or that
     /// function's call frame information, with none.
     Seat = 5,
+    /// The vDSO ends behind the image's slow path, of which [`Record::thunk`] and [`Record::in_thunk`] are address and size.
+    SlowPath = 6,
 }
 
 impl Purpose {
@@ -57,6 +59,7 @@ impl Purpose {
             Purpose::Rescue,
             Purpose::Relay,
             Purpose::Seat,
+            Purpose::SlowPath,
         ];
         all.into_iter().find(|purpose| *purpose as u16 == number)
     }

@@ -15,6 +15,7 @@ mod journal;
 pub(crate) mod mapping;
 mod plan_region;
 mod seat;
+mod slow_path;
 mod x86;
 
 use std::ops::Range;
@@ -26,8 +27,9 @@ use fastpath_page::ClockSet;
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
 use crate::region;
-use call_frames::{Copy, Frames, Join};
-use seat::Seat;
+use call_frames::Frames;
+use seat::{Seat, Source};
+use slow_path::SlowPath;
 
 pub use journal::{Journal, MOST_RECORDS, Place, Purpose, Record, State};
 pub use plan_region::{RegionPlan, region_for};
@@ -63,8 +65,8 @@ pub struct Redirection {
     pub left_alone: Vec<LeftAlone>,
     /// The image's code in the vDSO, if it is put there: the first patch.
     seat: Option<Seat>,
-    /// For a program that is starting, where the region is right behind the vDSO.
-    join: Join,
+    /// For a program that is starting.
+    slow_path: SlowPath,
 }
 
 /// Change of the first bytes of one function.
@@ -142,7 +144,7 @@ pub fn plan(
         moved: Vec::new(),
         left_alone: Vec::new(),
         seat: None,
-        join: Join::default(),
+        slow_path: SlowPath::default(),
     };
     let frames = match image.isa() {
         Isa::X86_64 => call_frames::read(vdso, vdso_base).unwrap_or_default(),
@@ -151,7 +153,6 @@ pub fn plan(
     if !frames.is_empty() && clocks.contains(ClockSet::REALTIME) {
         redirection.take_seat((image, image_at), vdso, vdso_base, &exports, &frames, thunks_at);
     }
-    let mut copies = Vec::new();
     for function in SERVED {
         let is_seated = redirection.seat.is_some();
         if function == "gettimeofday" && (is_seated || !clocks.contains(ClockSet::REALTIME)) {
@@ -187,30 +188,11 @@ pub fn plan(
             isa => Err(format!("programs of {isa} are not redirected")),
         };
         match displaced.and_then(|displaced| entry.within_a_page(displaced)) {
-            Ok(displaced) => {
-                if displaced.moved.iter().all(|(from, to)| from == to) {
-                    copies.push(Copy {
-                        function: entry.range(),
-                        thunk: thunk_offset..thunk_offset + displaced.thunk.len(),
-                        size: displaced.thunk.len().saturating_sub(x86::JUMP_BYTES),
-                    });
-                }
-                redirection.add(function, &entry, displaced, thunk_offset, thunk_at);
-            }
+            Ok(displaced) => redirection.add(function, &entry, displaced, thunk_offset, thunk_at),
             Err(why) => redirection.left_alone.push(LeftAlone { function, why }),
         }
     }
-    redirection.fill_seat(image, image_at)?;
-    if !frames.is_empty() && image_at == vdso_base + vdso.len() as u64 + region::IMAGE {
-        let join = Join::plan(
-            (vdso, vdso_base),
-            &frames,
-            image.bytes(),
-            &mut redirection.thunks,
-            &copies,
-        );
-        redirection.join = join.unwrap_or_default();
-    }
+    redirection.fill_seat(image, image_at, (vdso, vdso_base), &frames, thunks_at)?;
     Ok(redirection)
 }
 
@@ -264,13 +246,27 @@ impl Redirection {
     }
 
     /// Fills in the image's code, which will be mapped at `image_at`.
-    fn fill_seat(&mut self, image: &Image, image_at: u64) -> Result<()> {
+    fn fill_seat(
+        &mut self,
+        image: &Image,
+        image_at: u64,
+        vdso: (&[u8], u64),
+        frames: &[Frames],
+        thunks_at: u64,
+    ) -> Result<()> {
         if let Some(seat) = &self.seat {
             let instance = self.instance(image, image_at)?;
-            let (kernels, patch) = (self.kernel.address("clock_gettime"), &mut self.patches[0]);
-            let code = seat.code(patch.address, instance.bytes(), image_at, kernels);
+            let source = Source {
+                bytes: instance.bytes(),
+                at: image_at,
+                clock_gettime: self.kernel.address("clock_gettime"),
+            };
+            let patch = &mut self.patches[0];
+            let code = seat.code(patch.address, source, image_at + seat.slow_path.start);
             let code = code.map_err(Error::Unsupported)?;
             patch.replacement[..code.len()].copy_from_slice(&code);
+            let slow_path = SlowPath::plan(seat, patch, source, vdso, frames, &mut self.thunks, thunks_at);
+            self.slow_path = slow_path.unwrap_or_default();
         }
         Ok(())
     }
@@ -292,8 +288,10 @@ impl Redirection {
             let address = self.kernel.address(function);
             (address != 0).then(|| address.wrapping_add(distance))
         });
-        let join = moved.join.table.iter_mut().chain(&mut moved.join.patches);
-        let patches = moved.patches.iter_mut().chain(join).map(|patch| &mut patch.address);
+        let slow_path = moved.slow_path.records.iter_mut().chain(&mut moved.slow_path.stays);
+        let addresses = slow_path.flat_map(|record| [&mut record.address, &mut record.thunk]);
+        let patches = moved.patches.iter_mut().map(|patch| &mut patch.address);
+        let patches = patches.chain(addresses.filter(|address| **address != 0));
         let copies = moved.moved.iter_mut();
         let all = patches.chain(copies.flat_map(|moved| [&mut moved.from, &mut moved.to]));
         all.for_each(|address| *address = address.wrapping_add(distance));

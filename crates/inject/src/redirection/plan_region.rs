@@ -8,7 +8,7 @@ use fastpath_code::rescue::thunk::Routine;
 use fastpath_image::{Instance, Isa, KernelFunctions, Options, Placement, Vdso};
 use fastpath_page::ClockSet;
 
-use super::call_frames::Join;
+use super::slow_path::SlowPath;
 use super::{EntryPatch, Journal, LeftAlone, Moved, Purpose, Record, Redirection, State, plan};
 use crate::abi::{self, Abi};
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ pub struct RegionPlan {
     /// Changes that put the region in force, once it is mapped completely.
     pub patches: Vec<EntryPatch>,
     /// Changes for a program that is starting.
-    join: Join,
+    slow_path: SlowPath,
     /// Overwritten instructions and their copies.
     pub moved: Vec<Moved>,
     /// Functions that stay on the kernel's path.
@@ -180,7 +180,7 @@ impl RegionPlan {
         let mut plan = RegionPlan {
             code: vec![0; region::SIZE as usize],
             vdso: Vec::new(),
-            join: redirection.join,
+            slow_path: redirection.slow_path,
             patches: redirection.patches,
             moved: redirection.moved,
             left_alone: redirection.left_alone,
@@ -229,16 +229,18 @@ impl RegionPlan {
         Ok(())
     }
 
-    /// Makes the vDSO one object with the region, in a program that is starting. Returns what is to be written first, and stays.
-    pub(crate) fn join(&mut self) -> Result<Vec<Record>> {
-        let join = std::mem::take(&mut self.join);
-        let patches = join.patches.iter().map(|patch| Record {
-            purpose: Purpose::Seat,
-            ..Record::from_patch(patch)
-        });
-        self.journal.records.extend(patches);
+    /// Puts the slow path into the vDSO, too, in a program that is starting. Returns what is to be written first, and stays.
+    pub fn put_slow_path(&mut self) -> Result<Vec<Record>> {
+        let slow_path = std::mem::take(&mut self.slow_path);
+        if let Some(seat) = self.journal.records.first_mut().filter(|_| !slow_path.seat.is_empty()) {
+            seat.replacement = slow_path.seat;
+        }
+        for (at, bytes) in slow_path.descriptions {
+            self.put(region::IMAGE + at..region::HOOK, &bytes)?;
+        }
+        self.journal.records.extend(slow_path.records);
         self.write_journal()?;
-        Ok(join.table.iter().map(Record::from_patch).collect())
+        Ok(slow_path.stays)
     }
 
     fn write_journal(&mut self) -> Result<()> {

@@ -3,7 +3,7 @@
 //! It stands in the place of the kernel's gettimeofday, and `clock_gettime` begins with a jump there. The kernel's
 //! gettimeofday goes on as a copy in the region, which only a caller that asks for the time zone gets to. The kernel's
 //! clock_gettime stays in its place, for the clocks that no page answers; the instructions that the jump displaces stand
-//! behind the image's code. So a thread is in code with call frames, unless no anchor answers (the image's slow path).
+//! behind the image's code. So a thread is in code with call frames, unless no anchor answers (`slow_path.rs`).
 //!
 //! All of it is one write within one page: fastpath may be killed before or after it.
 
@@ -12,7 +12,7 @@ use std::ops::Range;
 use fastpath_image::Image;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory};
 
-use super::call_frames::{Frames, keeps_frame};
+use super::call_frames::{self, Frames, keeps_frame};
 use super::{Displaced, Entry, EntryPatch, x86};
 
 /// A planned seat.
@@ -20,10 +20,22 @@ use super::{Displaced, Entry, EntryPatch, x86};
 pub(crate) struct Seat {
     /// Offsets in the image of the code: of gettimeofday and clock_gettime, which are neighbours.
     pub code: Range<u64>,
+    /// Offsets in the image of what they call, right behind them.
+    pub slow_path: Range<u64>,
     /// Offset of clock_gettime in the seat.
     pub clock_gettime: u64,
-    /// Displaced instructions of the kernel's clock_gettime, which are put behind the code.
-    thunk: Option<Vec<u8>>,
+    /// Offsets in the vDSO of the kernel's clock_gettime.
+    pub kernels: Range<u64>,
+    /// Displaced instructions of the kernel's clock_gettime, which are put behind the code, and the jump back.
+    pub thunk: Option<Vec<u8>>,
+}
+
+/// An instance of the image, the address at which it will be mapped, and the address where it finds the kernel's clock_gettime.
+#[derive(Clone, Copy)]
+pub struct Source<'i> {
+    pub bytes: &'i [u8],
+    pub at: u64,
+    pub clock_gettime: u64,
 }
 
 /// Size of the largest function that is replaced: the journal keeps its bytes, and the region the copy.
@@ -86,33 +98,68 @@ impl Seat {
             replacement: program.unwrap_or_else(|| frames.without_any()),
         };
         let seat = Seat {
+            slow_path: functions_behind(&code, image.bytes()),
             code,
             clock_gettime: seated - at,
+            kernels: clock_gettime.range(),
             thunk,
         };
         Ok((seat, displaced, frames))
     }
 
-    /// Returns the code for the address `at`, from an instance of the image that will be mapped at `image_at`, and that
-    /// falls back to `clock_gettime`. The image itself does not use what is in the seat: a thread may be in it after a
-    /// detach.
-    pub fn code(&self, at: u64, instance: &[u8], image_at: u64, clock_gettime: u64) -> Result<Vec<u8>, String> {
-        // The image falls back to the kernel by a jump through a slot.
-        let through_slot = |target: u64| {
-            let jump = instance.get(target.checked_sub(image_at)? as usize..)?;
-            let jump = Decoder::with_ip(64, jump, target, DecoderOptions::NONE).decode();
-            let is_jump = jump.code() == Code::Jmp_rm64 && jump.is_ip_rel_memory_operand();
-            let slot = jump.ip_rel_memory_address().checked_sub(image_at).filter(|_| is_jump)? as usize;
-            Some(u64::from_le_bytes(instance.get(slot..slot + 8)?.try_into().ok()?))
-        };
-        let target = |target: u64| match (through_slot(target), &self.thunk) {
-            (Some(function), Some(_)) if function == clock_gettime => at + self.code.end - self.code.start,
-            _ => target,
-        };
-        let mut code = relocated(instance, &self.code, image_at, at, target)?;
+    /// Returns the code for the address `at`, with the slow path at `slow_path_at`. The image itself does not use what is
+    /// in the seat: a thread may be in it after a detach.
+    pub fn code(&self, at: u64, source: Source<'_>, slow_path_at: u64) -> Result<Vec<u8>, String> {
+        let thunk_at = at + self.code.end - self.code.start;
+        let mut code = self.copied(&self.code, at, source, thunk_at, slow_path_at)?;
         code.extend(self.thunk.iter().flatten());
         Ok(code)
     }
+
+    /// Returns this part of the image for the address `at`, with the displaced instructions at `thunk_at`, and the slow path at
+    /// `slow_path_at`.
+    pub fn copied(
+        &self,
+        part: &Range<u64>,
+        at: u64,
+        source: Source<'_>,
+        thunk_at: u64,
+        slow_path_at: u64,
+    ) -> Result<Vec<u8>, String> {
+        // The image falls back to the kernel by a jump through a slot.
+        let through_slot = |target: u64| {
+            let jump = source.bytes.get(target.checked_sub(source.at)? as usize..)?;
+            let jump = Decoder::with_ip(64, jump, target, DecoderOptions::NONE).decode();
+            let is_jump = jump.code() == Code::Jmp_rm64 && jump.is_ip_rel_memory_operand();
+            let slot = jump
+                .ip_rel_memory_address()
+                .checked_sub(source.at)
+                .filter(|_| is_jump)? as usize;
+            Some(u64::from_le_bytes(source.bytes.get(slot..slot + 8)?.try_into().ok()?))
+        };
+        let target = |target: u64| match target.wrapping_sub(source.at) {
+            offset if self.slow_path.contains(&offset) => slow_path_at + offset - self.slow_path.start,
+            _ if self.thunk.is_some() && through_slot(target) == Some(source.clock_gettime) => thunk_at,
+            _ => target,
+        };
+        relocated(source.bytes, part, source.at, at, target)
+    }
+}
+
+/// Returns the offsets of the functions of an image right behind this code that it branches to, and of those that these do.
+fn functions_behind(code: &Range<u64>, image: &[u8]) -> Range<u64> {
+    let mut all = call_frames::read(image, 0).unwrap_or_default();
+    all.sort_unstable_by_key(|frames| frames.function.start);
+    let mut reached = code.start..code.end;
+    for Frames { function, .. } in all.iter().filter(|frames| frames.function.start >= code.end) {
+        let before = all.iter().filter(|frames| reached.contains(&frames.function.start));
+        let mut before = before.flat_map(|frames| &frames.code);
+        if !before.any(|i| x86::is_branch(i) && i.near_branch_target() == function.start) {
+            break;
+        }
+        reached.end = function.end;
+    }
+    code.end..reached.end
 }
 
 /// Returns the code of an image at `image_at` as it is at `at`.
@@ -143,7 +190,7 @@ fn thunk_in_seat(
         .ok()?
         .thunk;
     let displaced = thunk.len().checked_sub(x86::JUMP_BYTES)?;
-    let is_same = clock_gettime.bytes().starts_with(&thunk[..displaced]);
+    let is_same = displaced >= x86::JUMP_BYTES && clock_gettime.bytes().starts_with(&thunk[..displaced]);
     if !is_same || thunk_at + thunk.len() > size {
         return None;
     }

@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use fastpath_image::{Image, own_vdso};
+use fastpath_image::Image;
 use fastpath_page::{Anchor, Base, Init, Page, Rate, Writer};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -20,11 +20,18 @@ struct Vdso {
     bytes: Vec<u8>,
 }
 
+/// Returns all of its mapping.
 fn this_machines() -> Vdso {
-    let own = own_vdso().unwrap().expect("a vDSO");
+    let own = std::process::id() as i32;
+    let maps = crate::maps::read(own).unwrap();
+    let mapping = maps.iter().find(|mapping| mapping.name == "[vdso]").expect("a vDSO");
+    let size = (mapping.end - mapping.start) as usize;
     Vdso {
-        base: own.base,
-        bytes: own.bytes,
+        base: mapping.start,
+        bytes: crate::memory::Memory::open(own)
+            .unwrap()
+            .bytes(mapping.start, size)
+            .unwrap(),
     }
 }
 
@@ -175,6 +182,85 @@ fn the_images_code_is_described_by_call_frames_and_every_byte_can_be_put_back() 
     }
 }
 
+/// Returns a vDSO with these changes.
+fn with<'r>(vdso: &[u8], base: u64, changes: impl IntoIterator<Item = (&'r Record, &'r Vec<u8>)>) -> Vec<u8> {
+    let mut changed = vdso.to_vec();
+    for (record, bytes) in changes {
+        let at = (record.address - base) as usize;
+        changed[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    changed
+}
+
+#[test]
+fn the_slow_path_is_behind_the_vdsos_file_where_there_is_room_and_only_it_stays() {
+    let base = 0x7fff_0000_0000;
+    for (name, before) in kernels_vdsos() {
+        let mut plan = region_for(&before, base, base - (1 << 20), ClockSet::ALL, false).unwrap();
+        let as_attached = plan.journal.records.len();
+        let stays = plan.put_slow_path().unwrap();
+        let records = &plan.journal.records;
+        println!("{name}: {:?} bytes", stays.first().map(|record| record.original.len()));
+        let [record] = &stays[..] else {
+            assert!(!name.starts_with("this") && records.len() == as_attached, "{name}");
+            continue;
+        };
+        assert!(record.original.iter().all(|byte| *byte == 0), "{name}");
+        assert!(before.ends_with(&[0; crate::remote::tail::BYTES]), "{name}");
+        let stayed = with(&before, base, [(record, &record.replacement)]);
+        let served = with(
+            &stayed,
+            base,
+            records.iter().map(|record| (record, &record.replacement)),
+        );
+        assert_eq!(
+            with(
+                &served,
+                base,
+                records.iter().rev().map(|record| (record, &record.original))
+            ),
+            stayed
+        );
+        // The seat goes nowhere but to the page, and to where its call frames are.
+        let load = records
+            .iter()
+            .find(|record| record.purpose == Purpose::SlowPath)
+            .unwrap();
+        let end = base + u64::from_le_bytes(load.replacement[..8].try_into().unwrap());
+        let slow_path = load.thunk..load.thunk + u64::from(load.in_thunk);
+        assert_eq!(slow_path.end, end, "{name}");
+        let seat = &records[0];
+        let code = &seat.replacement[..seat.in_thunk.into()];
+        let code = iced_x86::Decoder::with_ip(64, code, seat.address, 0).into_iter();
+        let targets = code.filter(x86::is_branch).map(|branch| branch.near_branch_target());
+        let seated = seat.address..seat.address + seat.replacement.len() as u64;
+        let out: Vec<u64> = targets.filter(|target| !seated.contains(target)).collect();
+        assert!(
+            out.len() == 2 && out.iter().all(|target| slow_path.contains(target)),
+            "{name}: {out:x?}"
+        );
+        // Each of its functions has an entry in the table, and a description that begins there.
+        let table = call_frames::Table::read(&served).unwrap();
+        let of_image = table
+            .entries
+            .iter()
+            .filter(|(function, _)| slow_path.contains(&(base + function)));
+        let of_image: Vec<_> = of_image.collect();
+        assert_eq!((of_image.len(), base + of_image[0].0), (5, slow_path.start), "{name}");
+        for (function, description) in of_image {
+            let at = (base.wrapping_add(*description) + call_frames::Frames::START_AT).wrapping_sub(base - (1 << 20))
+                as usize;
+            let distance = i32::from_le_bytes(plan.code[at..at + 4].try_into().unwrap());
+            let start = (base - (1 << 20) + at as u64).wrapping_add_signed(distance.into());
+            assert_eq!(start, base + function, "{name}");
+        }
+        // Without it, the table is as it was.
+        let left = call_frames::read(&stayed, base).map(|all| all.len());
+        assert_eq!(left, call_frames::read(&before, base).map(|all| all.len()), "{name}");
+        assert_eq!(call_frames::read(&served, base).map(|all| all.len()), left, "{name}");
+    }
+}
+
 #[test]
 fn a_plan_that_is_kept_is_the_one_that_each_program_would_get_by_itself() {
     let (base, region) = (0x7fff_0000_0000, 0x7ffe_fff0_0000);
@@ -185,7 +271,8 @@ fn a_plan_that_is_kept_is_the_one_that_each_program_would_get_by_itself() {
             assert!(known.suits(&vdso, base, region, ClockSet::ALL), "{name}");
             for rescue in [false, true] {
                 let own = Known::plan(&vdso, base, region, ClockSet::ALL).unwrap();
-                let [kept, own] = [&known, &own].map(|known| known.region(base, rescue).unwrap());
+                let [mut kept, mut own] = [&known, &own].map(|known| known.region(base, rescue).unwrap());
+                assert_eq!(kept.put_slow_path().unwrap(), own.put_slow_path().unwrap(), "{name}");
                 assert!(kept.code == own.code, "{name}: {higher:#x}");
                 assert_eq!((kept.patches, kept.moved), (own.patches, own.moved), "{name}");
             }

@@ -108,6 +108,21 @@ impl RemoteCalls<'_> {
         self.batch.is_some()
     }
 
+    /// Erases the loop: the caller needs its place. Later calls are made one by one.
+    pub fn end_batch(&mut self) -> Result<()> {
+        let after_loop = self.tail.code();
+        let loop_at = self
+            .batch
+            .as_mut()
+            .map(|batch| std::mem::replace(&mut batch.code, after_loop));
+        if let Some(at) = loop_at.filter(|at| *at != after_loop) {
+            // Before: if this process dies, the program must not continue in the loop.
+            self.set_registers(&self.program)?;
+            self.tail.erase_below(at)?;
+        }
+        Ok(())
+    }
+
     /// Makes all these calls, of which there are at most [`MOST_CALLS`].
     pub fn call_all(&mut self, calls: &[RemoteCall]) -> Result<std::result::Result<(), Unexpected>> {
         let row = |call: &RemoteCall| {

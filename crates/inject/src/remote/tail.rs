@@ -17,7 +17,7 @@ use crate::memory::{Memory, PAGE, Pagemap};
 use crate::redirection::is_region;
 
 /// Size in bytes: the margin, the longest code of any ISA (x86-64's, 106 bytes), and the mark.
-const BYTES: usize = 160;
+pub const BYTES: usize = 160;
 /// Offset of the code: the bytes before the tail keep their padding.
 const CODE_AT: usize = 32;
 /// Mark at the end of the tail while it is in use: it identifies the tail that a killed fastpath left behind. The
@@ -27,8 +27,6 @@ const MARK_BYTES: &[u8] = MARK.to_bytes_with_nul();
 
 /// Most bytes before the tail that are used with it: the longest loop for several calls (`batch.rs`) has fewer.
 const MOST_BELOW: u64 = 256;
-/// Most bytes at the end of a mapping that are used.
-pub const MOST_TAIL_BYTES: u64 = MOST_BELOW + BYTES as u64;
 
 /// The last bytes of a mapping.
 #[derive(Clone)]
@@ -143,6 +141,12 @@ impl Tail {
     /// Writes code into the room at `at` before the tail.
     pub fn write_below(&self, at: u64, code: &[u8]) -> Result<()> {
         self.memory.write(at, code)
+    }
+
+    /// Restores what was there from `at` to the tail's start.
+    pub fn erase_below(&self, at: u64) -> Result<()> {
+        let offset = |at| (at - self.unused_from) as usize;
+        self.memory.write(at, &self.original[offset(at)..offset(self.at)])
     }
 
     /// Restores what was there from `at`, before the tail, to its end.

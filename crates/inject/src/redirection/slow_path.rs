@@ -1,0 +1,151 @@
+//! Puts the image's slow path, which asks the kernel where no anchor answers, behind the file of the kernel's vDSO, and makes it a part
+//! of the vDSO for unwinders in a process: they look for the object that has an address in its program headers, and for its
+//! table of call frames there.
+//!
+//! glibc reads the program headers when a program starts, and keeps what it read. So only a program that is starting gets the
+//! slow path there, and the table has to stay. So does the code: a thread may be in it after a detach.
+
+use std::mem::offset_of;
+
+use object::LittleEndian as Little;
+use object::elf::{FileHeader64, PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader64};
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
+
+use super::call_frames::{self, Frames, Table};
+use super::seat::{Seat, Source};
+use super::{EntryPatch, Purpose, Record, x86};
+use crate::remote::tail;
+
+/// A planned slow path; empty if there is none.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SlowPath {
+    /// What is written first, and stays: the table, which says that it has the vDSO's functions only, the image's code, and
+    /// another copy of the displaced instructions of the kernel's clock_gettime.
+    pub stays: Vec<Record>,
+    /// What makes this a part of the vDSO.
+    pub records: Vec<Record>,
+    /// The seat's code that goes there.
+    pub seat: Vec<u8>,
+    /// Changes of the image, whose call frame information then describes this code: offsets, and bytes.
+    pub descriptions: Vec<(u64, [u8; 4])>,
+}
+
+impl SlowPath {
+    /// Plans the slow path of a seat, which `patch` puts into the vDSO at `base`, with the frames `all`. Adds the description of
+    /// the displaced instructions to the region's `thunks`, at `thunks_at`. `None` if there is no room, or the vDSO is not
+    /// understood.
+    pub fn plan(
+        seat: &Seat,
+        patch: &EntryPatch,
+        source: Source<'_>,
+        (vdso, base): (&[u8], u64),
+        all: &[Frames],
+        thunks: &mut Vec<u8>,
+        thunks_at: u64,
+    ) -> Option<SlowPath> {
+        const SIZE: u64 = size_of::<ProgramHeader64<Little>>() as u64;
+        let header = FileHeader64::<Little>::parse(vdso).ok()?;
+        let segments = header.program_headers(Little, vdso).ok()?;
+        let index = |kind| segments.iter().position(|segment| segment.p_type(Little) == kind);
+        let (load, frames) = (index(PT_LOAD)?, index(PT_GNU_EH_FRAME)?);
+        let field = |index: usize, at: usize| header.e_phoff(Little) + index as u64 * SIZE + at as u64;
+        let sections = u64::from(header.e_shentsize(Little)) * u64::from(header.e_shnum(Little));
+        let end_of_sections = header.e_shoff(Little).checked_add(sections)?;
+        let ends = segments
+            .iter()
+            .map(|segment| segment.p_offset(Little).saturating_add(segment.p_filesz(Little)));
+        let end_of_file = ends.fold(end_of_sections, u64::max);
+
+        let described = call_frames::read(source.bytes, 0)?;
+        let mut described: Vec<_> = described
+            .iter()
+            .filter(|frames| seat.slow_path.contains(&frames.function.start))
+            .collect();
+        described.sort_unstable_by_key(|frames| frames.function.start);
+        let cie = source.at + described.first()?.cie;
+        if !described.iter().all(|frames| frames.is_usual) {
+            return None;
+        }
+        let mut table = Table::read(vdso)?;
+        let of_vdso = table.entries.len();
+        let table_at = end_of_file.checked_next_multiple_of(4)?;
+        let code_at = table_at + Table::size(of_vdso + described.len() + 1);
+        let thunk_at = code_at + (seat.slow_path.end - seat.slow_path.start);
+        let thunk = seat.thunk.as_ref()?;
+        let displaced = &thunk[..thunk.len() - x86::JUMP_BYTES];
+        let end = thunk_at + thunk.len() as u64;
+        let room = vdso.get(table_at as usize..end as usize)?;
+        let is_last = segments
+            .iter()
+            .filter(|segment| segment.p_type(Little) == PT_LOAD)
+            .count()
+            == 1;
+        if !is_last || room.iter().any(|byte| *byte != 0) || end + tail::BYTES as u64 > vdso.len() as u64 {
+            return None;
+        }
+
+        let mut descriptions = Vec::new();
+        for frames in described {
+            let function = code_at + frames.function.start - seat.slow_path.start;
+            let at = source.at + frames.at;
+            table.entries.push((function, at.wrapping_sub(base)));
+            let distance = (base + function).wrapping_sub(at + Frames::START_AT);
+            descriptions.push((frames.at + Frames::START_AT, (distance as u32).to_le_bytes()));
+        }
+        let at = thunks_at + thunks.len().next_multiple_of(8) as u64;
+        let copy = base + thunk_at..base + end;
+        let description = Frames::find(all, seat.kernels.clone())?.of_copy(vdso, displaced, copy, at, cie)?;
+        table.entries.push((thunk_at, at.wrapping_sub(base)));
+        let mut bytes = table.bytes(table_at)?;
+        let both = bytes[Table::COUNT_AT..][..4].to_vec();
+        let count = (of_vdso as u32).to_le_bytes();
+        bytes[Table::COUNT_AT..][..4].copy_from_slice(&count);
+        let code = seat.copied(&seat.slow_path, base + code_at, source, base + thunk_at, base + code_at);
+        bytes.extend(code.ok()?);
+        bytes.extend(displaced);
+        let displaced = displaced.len() as u64;
+        let back = base + seat.kernels.start + displaced;
+        bytes.extend(x86::jump(64, base + thunk_at + displaced, back).ok()?);
+        let mut in_seat = patch.replacement.clone();
+        let code = seat.code(patch.address, source, base + code_at).ok()?;
+        in_seat[..code.len()].copy_from_slice(&code);
+
+        let record = |at: u64, original: &[u8], replacement: Vec<u8>| Record {
+            address: base + at,
+            original: original.to_vec(),
+            replacement,
+            thunk: 0,
+            in_thunk: 0,
+            in_place: 0,
+            purpose: Purpose::Seat,
+        };
+        let (size, linked_at) = (Table::size(table.entries.len()), segments[load].p_vaddr(Little));
+        let address = linked_at.wrapping_add(table_at);
+        // From p_offset on: p_vaddr, p_paddr, p_filesz and p_memsz follow.
+        let described = [table_at, address, address, size, size].map(u64::to_le_bytes).concat();
+        let before = field(frames, offset_of!(ProgramHeader64<Little>, p_offset));
+        let before_bytes = vdso.get(before as usize..before as usize + described.len())?;
+        // p_filesz and p_memsz. Tools outside read as much as the former says.
+        let sizes_at = field(load, offset_of!(ProgramHeader64<Little>, p_filesz));
+        let sizes = vdso.get(sizes_at as usize..sizes_at as usize + 16)?;
+        let longer = [end - segments[load].p_offset(Little); 2].map(u64::to_le_bytes);
+        let segment = Record {
+            thunk: base + code_at,
+            in_thunk: (end - code_at) as u16,
+            purpose: Purpose::SlowPath,
+            ..record(sizes_at, sizes, longer.concat())
+        };
+        thunks.resize((at - thunks_at) as usize, 0);
+        thunks.extend(description);
+        Some(SlowPath {
+            stays: vec![record(table_at, room, bytes)],
+            records: vec![
+                segment,
+                record(before, before_bytes, described),
+                record(table_at + Table::COUNT_AT as u64, &count, both),
+            ],
+            seat: in_seat,
+            descriptions,
+        })
+    }
+}
