@@ -75,13 +75,14 @@ def reads_slowly(executor, state, argument):
     return Call(**{**vars(asks_kernel("clock_gettime")(executor, state, argument)), "name": "fp_read_slowly"})
 
 
-# Functions that the image asks. An instance jumps to the kernel's own; the image's code in the kernel's vDSO, to what is behind that code.
+# Functions that the image asks. An instance jumps to the kernel's own; the image's code in the kernel's vDSO, to what is behind that code, and
+# its slow path, to what is behind that.
 KERNELS = ("clock_gettime", "clock_gettime64", "gettimeofday", "clock_getres")
 CONTRACTS = {
     "fp_read_slowly": reads_slowly,
     "fp_read_latch": reads_latch,
     "fp_is_later": is_later,
-    **{f"{who}_{each}": asks_kernel(each, wide=each.endswith("64")) for each in KERNELS for who in ("fp_call", "kernel", "seat")},
+    **{f"{who}_{each}": asks_kernel(each, wide=each.endswith("64")) for each in KERNELS for who in ("fp_call", "kernel", "seat", "slow")},
 }
 
 

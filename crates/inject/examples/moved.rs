@@ -11,7 +11,7 @@ use fastpath_code::rescue::thunk::{Routine, Thunk, thunk, to_entry};
 use fastpath_code::rescue::window::{Jump, Kind};
 use fastpath_code::rescue::{Calls, Window, analyse, analyse_all};
 use fastpath_image::{CpuFeatures, Image, Instance, Isa, KernelFunctions, Options, Placement, Vdso, own_vdso};
-use fastpath_inject::redirection::{Journal, plan, region_for};
+use fastpath_inject::redirection::{Journal, Purpose, plan, region_for};
 use fastpath_inject::region;
 use fastpath_page::ClockSet;
 
@@ -246,7 +246,8 @@ fn symbols_of(kernel: &KernelFunctions, image_at: u64) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// Prints what a redirected vDSO executes: displaced instructions, the copy of gettimeofday, and the image in its place.
+/// Prints what a redirected vDSO executes in a program that `run` starts: displaced instructions, the copy of gettimeofday, the
+/// image in its place, and the slow path.
 fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
     let parsed = Vdso::parse(bytes)?;
     let isa = Isa::of_elf(parsed.machine(), parsed.is_64()).ok_or("its ISA is unknown")?;
@@ -261,7 +262,8 @@ fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>
         region_at + region::ENTRY_THUNKS,
         ClockSet::ALL,
     )?;
-    let region = region_for(bytes, base, region_at, ClockSet::ALL, false)?;
+    let mut region = region_for(bytes, base, region_at, ClockSet::ALL, false)?;
+    let stays = region.put_slow_path()?;
     let journal: &Journal = &region.journal;
     let seat = journal.records.first().filter(|record| record.in_thunk > 0);
     let seat_thunk = seat.map(|seat| {
@@ -271,15 +273,9 @@ fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>
     let mut code = [&region.code[region::IMAGE as usize..], &[0; 0x1_0000][..]].concat();
     code.truncate((base - image_at(isa)) as usize);
     code.extend(bytes);
-    for patch in &redirection.patches {
-        let at = (patch.address - image_at(isa)) as usize;
-        let replacement = &region
-            .patches
-            .iter()
-            .find(|other| other.address == patch.address)
-            .ok_or("no such patch")?
-            .replacement;
-        code[at..at + replacement.len()].copy_from_slice(replacement);
+    for record in stays.iter().chain(&journal.records) {
+        let at = (record.address - image_at(isa)) as usize;
+        code[at..at + record.replacement.len()].copy_from_slice(&record.replacement);
     }
     for export in parsed.exports() {
         let function = export
@@ -330,7 +326,29 @@ fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>
                 .into_iter()
                 .filter_map(symbol),
         );
+        let slow_path = journal
+            .records
+            .iter()
+            .find(|record| record.purpose == Purpose::SlowPath);
         symbols.push(("seat_clock_gettime".to_owned(), seat_thunk - image_at(isa)));
+        // The python side moves the symbols of the image's functions that are there.
+        if let (Some(slow_path), Some(stays)) = (slow_path, stays.first()) {
+            let clock_gettime = image
+                .functions()
+                .iter()
+                .find(|function| function.name == "__vdso_clock_gettime");
+            let clock_gettime = clock_gettime.ok_or("the image has no clock_gettime")?;
+            let table = (slow_path.thunk - stays.address) as usize;
+            // The last function of the table.
+            let thunk = i32::from_le_bytes(stays.replacement[table - 8..table - 4].try_into()?);
+            let thunk = stays.address.wrapping_add_signed(thunk.into());
+            symbols.push(("slow_clock_gettime".to_owned(), thunk - image_at(isa)));
+            symbols.push(("slow_path".to_owned(), slow_path.thunk - image_at(isa)));
+            symbols.push((
+                "slow_path_in_image".to_owned(),
+                clock_gettime.offset + clock_gettime.size,
+            ));
+        }
         print_instance(&format!("{name}, in its gettimeofday"), isa, &code, symbols);
     }
     Ok(())
@@ -350,7 +368,9 @@ fn main() {
     let others = directory.into_iter().flatten().flatten();
     let others =
         others.filter_map(|entry| Some((entry.path().display().to_string(), std::fs::read(entry.path()).ok()?)));
-    for (name, bytes) in own.into_iter().chain(others) {
+    for (name, mut bytes) in own.into_iter().chain(others) {
+        let size = bytes.len().next_multiple_of(fastpath_page::PAGE_SIZE);
+        bytes.resize(size, 0);
         if let Err(why) = print_vdso(&name, &bytes) {
             eprintln!("moved: {name}: {why}");
         }
