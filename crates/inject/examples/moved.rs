@@ -332,16 +332,16 @@ fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>
             .find(|record| record.purpose == Purpose::SlowPath);
         symbols.push(("seat_clock_gettime".to_owned(), seat_thunk - image_at(isa)));
         // The python side moves the symbols of the image's functions that are there.
-        if let (Some(slow_path), Some(stays)) = (slow_path, stays.first()) {
+        if let Some((slow_path, table)) = slow_path.zip(stays.first()) {
             let clock_gettime = image
                 .functions()
                 .iter()
                 .find(|function| function.name == "__vdso_clock_gettime");
             let clock_gettime = clock_gettime.ok_or("the image has no clock_gettime")?;
-            let table = (slow_path.thunk - stays.address) as usize;
             // The last function of the table.
-            let thunk = i32::from_le_bytes(stays.replacement[table - 8..table - 4].try_into()?);
-            let thunk = stays.address.wrapping_add_signed(thunk.into());
+            let last = table.replacement.len() - 8;
+            let thunk = i32::from_le_bytes(table.replacement[last..last + 4].try_into()?);
+            let thunk = table.address.wrapping_add_signed(thunk.into());
             symbols.push(("slow_clock_gettime".to_owned(), thunk - image_at(isa)));
             symbols.push(("slow_path".to_owned(), slow_path.thunk - image_at(isa)));
             symbols.push((

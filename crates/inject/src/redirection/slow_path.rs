@@ -9,7 +9,7 @@ use std::mem::offset_of;
 
 use object::LittleEndian as Little;
 use object::elf::{FileHeader64, PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader64};
-use object::read::elf::{FileHeader as _, ProgramHeader as _};
+use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
 
 use super::call_frames::{self, Frames, Table};
 use super::seat::{Seat, Source};
@@ -19,7 +19,7 @@ use crate::remote::tail;
 /// A planned slow path; empty if there is none.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SlowPath {
-    /// What is written first, and stays: the table, which says that it has the vDSO's functions only, the image's code, and
+    /// What is written first, and stays: the table, which says that it has the vDSO's functions only; and the image's code, with
     /// another copy of the displaced instructions of the kernel's clock_gettime.
     pub stays: Vec<Record>,
     /// What makes this a part of the vDSO.
@@ -49,13 +49,6 @@ impl SlowPath {
         let index = |kind| segments.iter().position(|segment| segment.p_type(Little) == kind);
         let (load, frames) = (index(PT_LOAD)?, index(PT_GNU_EH_FRAME)?);
         let field = |index: usize, at: usize| header.e_phoff(Little) + index as u64 * SIZE + at as u64;
-        let sections = u64::from(header.e_shentsize(Little)) * u64::from(header.e_shnum(Little));
-        let end_of_sections = header.e_shoff(Little).checked_add(sections)?;
-        let ends = segments
-            .iter()
-            .map(|segment| segment.p_offset(Little).saturating_add(segment.p_filesz(Little)));
-        let end_of_file = ends.fold(end_of_sections, u64::max);
-
         let described = call_frames::read(source.bytes, 0)?;
         let mut described: Vec<_> = described
             .iter()
@@ -68,21 +61,15 @@ impl SlowPath {
         }
         let mut table = Table::read(vdso)?;
         let of_vdso = table.entries.len();
-        let table_at = end_of_file.checked_next_multiple_of(4)?;
-        let code_at = table_at + Table::size(of_vdso + described.len() + 1);
-        let thunk_at = code_at + (seat.slow_path.end - seat.slow_path.start);
+        let size = Table::size(of_vdso + described.len() + 1);
         let thunk = seat.thunk.as_ref()?;
         let displaced = &thunk[..thunk.len() - x86::JUMP_BYTES];
-        let end = thunk_at + thunk.len() as u64;
-        let room = vdso.get(table_at as usize..end as usize)?;
-        let is_last = segments
-            .iter()
-            .filter(|segment| segment.p_type(Little) == PT_LOAD)
-            .count()
-            == 1;
-        if !is_last || room.iter().any(|byte| *byte != 0) || end + tail::BYTES as u64 > vdso.len() as u64 {
-            return None;
-        }
+        let code_size = seat.slow_path.end - seat.slow_path.start + thunk.len() as u64;
+        let (table_at, code_at) = places(vdso, size, code_size)?;
+        let thunk_at = code_at + (seat.slow_path.end - seat.slow_path.start);
+        let end = code_at + code_size;
+        let room = |at: u64, size: u64| vdso.get(at as usize..(at + size) as usize);
+        let (table_room, code_room) = (room(table_at, size)?, room(code_at, code_size)?);
 
         let mut descriptions = Vec::new();
         for frames in described {
@@ -101,14 +88,14 @@ impl SlowPath {
         let count = (of_vdso as u32).to_le_bytes();
         bytes[Table::COUNT_AT..][..4].copy_from_slice(&count);
         let code = seat.copied(&seat.slow_path, base + code_at, source, base + thunk_at, base + code_at);
-        bytes.extend(code.ok()?);
-        bytes.extend(displaced);
+        let mut code = code.ok()?;
+        code.extend(displaced);
         let displaced = displaced.len() as u64;
         let back = base + seat.kernels.start + displaced;
-        bytes.extend(x86::jump(64, base + thunk_at + displaced, back).ok()?);
+        code.extend(x86::jump(64, base + thunk_at + displaced, back).ok()?);
         let mut in_seat = patch.replacement.clone();
-        let code = seat.code(patch.address, source, base + code_at).ok()?;
-        in_seat[..code.len()].copy_from_slice(&code);
+        let seated = seat.code(patch.address, source, base + code_at).ok()?;
+        in_seat[..seated.len()].copy_from_slice(&seated);
 
         let record = |at: u64, original: &[u8], replacement: Vec<u8>| Record {
             address: base + at,
@@ -119,7 +106,7 @@ impl SlowPath {
             in_place: 0,
             purpose: Purpose::Seat,
         };
-        let (size, linked_at) = (Table::size(table.entries.len()), segments[load].p_vaddr(Little));
+        let linked_at = segments[load].p_vaddr(Little);
         let address = linked_at.wrapping_add(table_at);
         // From p_offset on: p_vaddr, p_paddr, p_filesz and p_memsz follow.
         let described = [table_at, address, address, size, size].map(u64::to_le_bytes).concat();
@@ -128,17 +115,17 @@ impl SlowPath {
         // p_filesz and p_memsz. Tools outside read as much as the former says.
         let sizes_at = field(load, offset_of!(ProgramHeader64<Little>, p_filesz));
         let sizes = vdso.get(sizes_at as usize..sizes_at as usize + 16)?;
-        let longer = [end - segments[load].p_offset(Little); 2].map(u64::to_le_bytes);
+        let longer = [end.wrapping_sub(segments[load].p_offset(Little)); 2].map(u64::to_le_bytes);
         let segment = Record {
             thunk: base + code_at,
-            in_thunk: (end - code_at) as u16,
+            in_thunk: code_size as u16,
             purpose: Purpose::SlowPath,
             ..record(sizes_at, sizes, longer.concat())
         };
         thunks.resize((at - thunks_at) as usize, 0);
         thunks.extend(description);
         Some(SlowPath {
-            stays: vec![record(table_at, room, bytes)],
+            stays: vec![record(table_at, table_room, bytes), record(code_at, code_room, code)],
             records: vec![
                 segment,
                 record(before, before_bytes, described),
@@ -148,4 +135,32 @@ impl SlowPath {
             descriptions,
         })
     }
+}
+
+/// Returns the offsets in a vDSO for the table and for the code, which becomes the end of its only segment.
+fn places(vdso: &[u8], table_size: u64, code_size: u64) -> Option<(u64, u64)> {
+    let header = FileHeader64::<Little>::parse(vdso).ok()?;
+    let segments = header.program_headers(Little, vdso).ok()?;
+    let headers = u64::from(header.e_shentsize(Little)) * u64::from(header.e_shnum(Little));
+    let end_of_headers = header.e_shoff(Little).checked_add(headers)?;
+    let ends = segments
+        .iter()
+        .map(|segment| segment.p_offset(Little).saturating_add(segment.p_filesz(Little)));
+    let end_of_file = ends.fold(end_of_headers, u64::max);
+    let free = vdso.get(end_of_file.try_into().ok()?..vdso.len().checked_sub(tail::BYTES)?)?;
+    let loads = segments.iter().filter(|segment| segment.p_type(Little) == PT_LOAD);
+    let start = end_of_file.next_multiple_of(4);
+    let free_size = (free.len() as u64).checked_sub(start - end_of_file)?;
+    if loads.count() != 1 || free.iter().any(|byte| *byte != 0) || code_size > free_size {
+        return None;
+    }
+    if table_size + code_size <= free_size {
+        return Some((start, start + table_size));
+    }
+    // The kernel reads this section only when it boots.
+    let sections = header.sections(Little, vdso).ok()?;
+    let (_, section) = sections.section_by_name(Little, b".altinstructions")?;
+    let at = section.sh_offset(Little).checked_next_multiple_of(4)?;
+    let end = section.sh_offset(Little).checked_add(section.sh_size(Little))?;
+    (at.checked_add(table_size)? <= end.min(end_of_file)).then_some((at, start))
 }
