@@ -1,7 +1,7 @@
 //! Finds the system call instructions in a program's code that the hook must see (see `hook/hook.c`). Their shapes
 //! depend on the host ([`crate::abi::sites`]).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -90,9 +90,10 @@ pub fn scan(file: &[u8], role: Role) -> Scan {
     let interpreter = interpreter.map(|path| String::from_utf8_lossy(path).into_owned());
     let symbols = elf.symbols().chain(elf.dynamic_symbols());
     let functions = symbols.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0);
-    let ends: HashSet<u64> = functions
+    let mut ends: Vec<u64> = functions
         .map(|symbol| symbol.address().wrapping_add(symbol.size()))
         .collect();
+    ends.sort_unstable();
     let mut sites = Vec::new();
     if role == Role::Library || interpreter.is_none() || is_go(&elf) {
         for header in headers

@@ -158,8 +158,8 @@ pub fn analyse_all(bytes: &[u8]) -> AllSites {
 }
 
 /// Returns the window of the `syscall` at the offset `call` of x86-64 code, whose address in the file is `address`, by the
-/// bytes near it alone. `ends`: offsets at which functions end, as far as they are known.
-pub fn window_by_bytes(code: &[u8], address: u64, call: usize, ends: &HashSet<usize>) -> Result<Window, Reason> {
+/// bytes near it alone. `ends`: addresses at which functions end, as far as they are known, in order.
+pub fn window_by_bytes(code: &[u8], address: u64, call: usize, ends: &[u64]) -> Result<Window, Reason> {
     x86::window::find_by_bytes(code, address, call, ends)
 }
 

@@ -16,7 +16,6 @@
 //! begins; the thunk knows by rax, which is not the number any more. If a breakpoint is on the second, `0f 1f cc` is a nop,
 //! too.
 
-use std::collections::HashSet;
 use std::ops::Range;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
@@ -215,16 +214,18 @@ impl<D: Decoded> Search<'_, D> {
 /// Where instructions begin near a call, in code of which no function is known: where all decodings agree that begin at
 /// one of so many bytes that an instruction begins at one of them.
 pub(crate) struct Agreed<'a> {
+    /// Address of the code.
+    address: u64,
     /// First offset that it knows of.
     from: usize,
     begins: Vec<bool>,
-    /// Offsets at which functions end.
-    ends: &'a HashSet<usize>,
+    /// Addresses at which functions end, in order.
+    ends: &'a [u64],
 }
 
 impl Agreed<'_> {
     /// Decodes around the instruction at `call`.
-    pub(crate) fn around<'a>(code: &[u8], call: usize, ends: &'a HashSet<usize>) -> Agreed<'a> {
+    pub(crate) fn around<'a>(code: &[u8], address: u64, call: usize, ends: &'a [u64]) -> Agreed<'a> {
         /// Bytes before the call, and behind it, in which instructions are looked for.
         const BEFORE: usize = 160;
         const BEHIND: usize = 160;
@@ -233,24 +234,35 @@ impl Agreed<'_> {
         let from = call.saturating_sub(BEFORE);
         let end = (call + BEHIND).min(code.len());
         let first = from.saturating_sub(STEP + LONGEST);
-        // The first byte of all code begins an instruction.
-        let starts = if first == 0 { 0..1 } else { first..first + LONGEST };
-        let mut begins = vec![true; end - from];
-        for start in starts {
-            let mut decoder = Decoder::new(64, &code[start..end], DecoderOptions::NONE);
-            let mut begun = vec![false; end - from];
-            while decoder.can_decode() {
-                let at = start + decoder.position();
-                if let Some(begun) = at.checked_sub(from).and_then(|at| begun.get_mut(at)) {
-                    *begun = true;
-                }
-                if decoder.decode().is_invalid() && decoder.set_position(at + 1 - start).is_err() {
-                    break;
-                }
-            }
-            begins.iter_mut().zip(begun).for_each(|(all, one)| *all &= one);
+        let mut decoder = Decoder::new(64, &code[first..end], DecoderOptions::NONE);
+        let mut behind = |at: usize| match decoder.set_position(at) {
+            Ok(()) if !decoder.decode().is_invalid() => decoder.position(),
+            _ => at + 1,
+        };
+        let mut one = vec![false; end - first];
+        let mut at = 0;
+        while at < one.len() {
+            one[at] = true;
+            at = behind(at);
         }
-        Agreed { from, begins, ends }
+        let mut begins = one.clone();
+        // The first byte of all code begins an instruction.
+        let others = if first == 0 { 0..0 } else { 1..LONGEST };
+        for mut at in others {
+            // Both decodings are the same from an instruction on that begins in both.
+            while one.get(at) == Some(&false) {
+                let next = behind(at);
+                begins[at + 1..next].fill(false);
+                at = next;
+            }
+        }
+        begins.drain(..from - first);
+        Agreed {
+            address,
+            from,
+            begins,
+            ends,
+        }
     }
 }
 
@@ -270,6 +282,6 @@ impl Decoded for Agreed<'_> {
     }
 
     fn is_end(&self, offset: usize) -> bool {
-        self.ends.contains(&offset)
+        self.ends.binary_search(&(self.address + offset as u64)).is_ok()
     }
 }

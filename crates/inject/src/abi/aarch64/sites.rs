@@ -7,8 +7,6 @@
 //! - `mov w8, w0` (glibc), `mov x8, xN` (musl): `syscall()`;
 //! - `ldr x8, [sp, #8]`, and `cmn x0, #4095` after the `svc`: Go's assembly for all its calls.
 
-use std::collections::HashSet;
-
 use crate::sites::{Change, Doors, OUT_OF_REACH, Redirect, Site, WATCHED};
 
 /// Bytes of every instruction.
@@ -55,7 +53,7 @@ impl Shape {
 }
 
 /// Finds the sites in `code`, whose address in the file is `address`.
-pub fn find(code: &[u8], address: u64, _ends: &HashSet<u64>, sites: &mut Vec<Site>) {
+pub fn find(code: &[u8], address: u64, _ends: &[u64], sites: &mut Vec<Site>) {
     let (instructions, _) = code.as_chunks::<INSTRUCTION>();
     let at = |index: usize| instructions.get(index).map(|bytes| u32::from_le_bytes(*bytes));
     for index in 0..instructions.len() {
@@ -178,7 +176,7 @@ mod tests {
     fn found(instructions: &[u32]) -> Vec<(u64, Shape)> {
         let code: Vec<u8> = instructions.iter().flat_map(|i| i.to_le_bytes()).collect();
         let mut sites = Vec::new();
-        find(&code, 0x1000, &HashSet::new(), &mut sites);
+        find(&code, 0x1000, &[], &mut sites);
         sites.iter().map(|site| (site.address, site.shape)).collect()
     }
 

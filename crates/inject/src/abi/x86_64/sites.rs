@@ -12,8 +12,6 @@
 //! thunk returns to the `syscall`. So the call is made from the address that the program expects, which matters where the
 //! program dispatches calls by their address (prctl(2), PR_SET_SYSCALL_USER_DISPATCH: Wine).
 
-use std::collections::HashSet;
-
 use fastpath_code::rescue::thunk::with_code;
 use fastpath_code::rescue::window::Relay;
 use fastpath_code::rescue::{Window, window_by_bytes};
@@ -67,8 +65,8 @@ impl Shape {
     }
 }
 
-/// Finds the sites in `code`, whose address in the file is `address`. `ends`: addresses at which functions end.
-pub fn find(code: &[u8], address: u64, ends: &HashSet<u64>, sites: &mut Vec<Site>) {
+/// Finds the sites in `code`, whose address in the file is `address`. `ends`: addresses at which functions end, in order.
+pub fn find(code: &[u8], address: u64, ends: &[u64], sites: &mut Vec<Site>) {
     /// mov rdi,rax; rsi,rdi; rdx,rsi; rcx,rdx; r8,r10; r9,r8; 8(rsp),r9; syscall
     const GLIBC: [u8; 25] = [
         0x48, 0x89, 0xf8, 0x48, 0x89, 0xf7, 0x48, 0x89, 0xd6, 0x48, 0x89, 0xca, 0x4d, 0x89, 0xc2, 0x4d, 0x89, 0xc8,
@@ -80,10 +78,6 @@ pub fn find(code: &[u8], address: u64, ends: &HashSet<u64>, sites: &mut Vec<Site
     const GO_AFTER: [u8; 7] = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x76];
     let calls: Vec<usize> = Finder::new(&SYSCALL).find_iter(code).collect();
     let wrappers = wrapper::find(code, address, &calls);
-    let ends = ends
-        .iter()
-        .filter_map(|end| usize::try_from(end.checked_sub(address)?).ok());
-    let ends: HashSet<usize> = ends.collect();
     let mut taken: Vec<u64> = wrappers
         .iter()
         .map(|(call, wrapper)| wrapper.relay_at(address + *call as u64))
@@ -105,7 +99,7 @@ pub fn find(code: &[u8], address: u64, ends: &HashSet<u64>, sites: &mut Vec<Site
         if !constant.map_or(is_for_any, |nr| WATCHED.contains(&nr)) {
             continue;
         }
-        let site = match window_by_bytes(code, address, at, &ends) {
+        let site = match window_by_bytes(code, address, at, ends) {
             Ok(window) => before(window, constant, is_go, &mut taken),
             Err(reason) => Err(reason.to_string()),
         };
@@ -222,7 +216,7 @@ mod tests {
         let mut all = [&before[..], code, &[RET]].concat();
         all.resize(all.len() + padding, 0xcc);
         let mut sites = Vec::new();
-        find(&all, 0x1000, &HashSet::new(), &mut sites);
+        find(&all, 0x1000, &[], &mut sites);
         sites
     }
 

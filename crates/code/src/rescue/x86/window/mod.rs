@@ -1,6 +1,5 @@
 //! The bytes beside a `syscall` that a jump can replace.
 
-use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::By;
@@ -101,8 +100,8 @@ pub(crate) fn number(file: &File<'_>, flow: &Flow, address: u64) -> Option<u32> 
 }
 
 /// Returns the window before the `syscall` at the offset `call`, in code of which no function is known.
-pub(crate) fn find_by_bytes(code: &[u8], address: u64, call: usize, ends: &HashSet<usize>) -> Result<Window, Reason> {
-    let decoded = inside::Agreed::around(code, call, ends);
+pub(crate) fn find_by_bytes(code: &[u8], address: u64, call: usize, ends: &[u64]) -> Result<Window, Reason> {
+    let decoded = inside::Agreed::around(code, address, call, ends);
     let search = inside::Search { code, address, decoded };
     let (start, jump) = search.find(call)?;
     Ok(Window {
