@@ -1,6 +1,7 @@
 //! Whether a kernel's function may be called in place of a system call, which keeps all vector registers: the functions
 //! are called by C's rules, under which they may change them.
 
+use fastpath_code::rescue::is_branch;
 use fastpath_image::{Isa, Vdso};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Register};
 
@@ -32,7 +33,7 @@ fn instructions_are_general(vdso: &[u8], bits: u32, mut next: Vec<u64>) -> bool 
             if instruction.is_invalid() || !used.iter().all(|used| is_general(used.register())) {
                 return false;
             }
-            if super::x86::is_branch(&instruction) {
+            if is_branch(&instruction) {
                 next.push(instruction.near_branch_target());
             }
             match instruction.flow_control() {

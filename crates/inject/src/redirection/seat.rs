@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 
+use fastpath_code::rescue::{copied, is_branch};
 use fastpath_image::Image;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory};
 
@@ -66,7 +67,7 @@ impl Seat {
         let vdso = gettimeofday.code;
         let frames = Frames::find(all, gettimeofday.range()).ok_or("its gettimeofday has no call frames")?;
         let middle = at + 1..at + size as u64;
-        let is_into = |i: &Instruction| x86::is_branch(i) && middle.contains(&i.near_branch_target());
+        let is_into = |i: &Instruction| is_branch(i) && middle.contains(&i.near_branch_target());
         let mut others = all.iter().filter(|other| other.function != frames.function);
         if others.any(|other| other.code.iter().any(is_into)) {
             return Err("its gettimeofday is part of another function".into());
@@ -172,7 +173,7 @@ fn relocated(
 ) -> Result<Vec<u8>, String> {
     let bytes = image.get(code.start as usize..code.end as usize);
     let bytes = bytes.ok_or("the image is shorter")?;
-    x86::copied(bytes, image_at + code.start, at, target)
+    copied(bytes, image_at + code.start, at, target)
 }
 
 /// Returns the displaced instructions of clock_gettime as they stand behind the image's code, at this offset, and the

@@ -2,6 +2,7 @@
 
 use iced_x86::{BlockEncoder, BlockEncoderOptions, Decoder, DecoderOptions, Instruction, InstructionBlock};
 
+use super::copy::copied;
 use super::window::JUMP_BYTES;
 use super::{bits_of, inside};
 use crate::rescue::thunk::{Change, Place, Thunk};
@@ -55,19 +56,22 @@ impl<'w> Builder<'w> {
         let bits = bits_of(self.place.window.isa);
         let decoder = Decoder::with_ip(bits, bytes, first, DecoderOptions::NONE);
         let instructions: Vec<Instruction> = decoder.into_iter().collect();
+        let offsets = instructions.iter().map(|i| (i.ip() - self.place.address) as usize);
+        let base = self.code.len();
+        if bits == 64
+            && !instructions.iter().any(Instruction::is_invalid)
+            && let Ok(copies) = copied(bytes, first, self.here(), |target| target)
+        {
+            self.code.extend(copies);
+            return Some(offsets.map(|at| (at as u16, (base + at - from) as u16)).collect());
+        }
         let block = InstructionBlock::new(&instructions, self.here());
         let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
         let encoded = BlockEncoder::encode(bits, block, options).ok()?;
-        let base = self.code.len();
-        let copies = encoded
-            .new_instruction_offsets
-            .iter()
-            .map(|offset| base + *offset as usize);
-        let moved = instructions
-            .iter()
-            .map(|instruction| (instruction.ip() - self.place.address) as usize)
+        let copies = encoded.new_instruction_offsets.iter();
+        let moved = offsets
             .zip(copies)
-            .map(|(from, to)| (from as u16, to as u16))
+            .map(|(from, to)| (from as u16, (base + *to as usize) as u16))
             .collect();
         self.code.extend(encoded.code_buffer);
         Some(moved)

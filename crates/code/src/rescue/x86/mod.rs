@@ -2,6 +2,7 @@
 
 mod bits;
 pub(crate) mod builder;
+pub(crate) mod copy;
 pub(crate) mod flow;
 pub(crate) mod inside;
 pub(crate) mod thunk;
