@@ -76,7 +76,7 @@ pub(crate) mod cpu {
     /// (arch/x86/kernel/cpu/common.c); other kernels may not.
     #[inline]
     pub fn read_counter_and_cpu() -> Option<(u64, usize)> {
-        if !has_rdtscp() {
+        if !features().rdtscp {
             return None;
         }
         let mut aux = 0;
@@ -98,7 +98,7 @@ pub(crate) mod cpu {
     /// Makes so many ordered reads, one after the other, by the instructions that the image uses on this CPU.
     #[inline(never)]
     pub fn repeat_image_reads(reads: u32) {
-        if !has_rdtscp() {
+        if !features().rdtscp {
             for _ in 0..reads {
                 // SAFETY: as in `read_counter`.
                 black_box(unsafe {
@@ -118,13 +118,7 @@ pub(crate) mod cpu {
 
     /// Returns the instructions of the image's ordered read on this CPU.
     pub fn image_read() -> &'static str {
-        if has_rdtscp() { "rdtscp" } else { "lfence; rdtsc" }
-    }
-
-    fn has_rdtscp() -> bool {
-        // Cached: under a hypervisor, CPUID traps and takes a thousand times as long as a read of the counter.
-        static HAS_RDTSCP: OnceLock<bool> = OnceLock::new();
-        *HAS_RDTSCP.get_or_init(|| features().rdtscp)
+        if features().rdtscp { "rdtscp" } else { "lfence; rdtsc" }
     }
 
     /// Returns whether the CPU states that the counter ticks at one rate in all power states (Intel SDM 18.17.1).
@@ -155,11 +149,15 @@ pub(crate) mod cpu {
     pub fn features() -> CpuFeatures {
         const EXTENDED_FEATURES: u32 = 0x8000_0001;
         const RDTSCP: u32 = 1 << 27;
-        let highest = __cpuid(0x8000_0000).eax;
-        CpuFeatures {
-            rdtscp: highest >= EXTENDED_FEATURES && __cpuid(EXTENDED_FEATURES).edx & RDTSCP != 0,
-            ..CpuFeatures::default()
-        }
+        // Under a hypervisor, CPUID traps and takes a thousand times as long as a read of the counter.
+        static FEATURES: OnceLock<CpuFeatures> = OnceLock::new();
+        *FEATURES.get_or_init(|| {
+            let highest = __cpuid(0x8000_0000).eax;
+            CpuFeatures {
+                rdtscp: highest >= EXTENDED_FEATURES && __cpuid(EXTENDED_FEATURES).edx & RDTSCP != 0,
+                ..CpuFeatures::default()
+            }
+        })
     }
 }
 
