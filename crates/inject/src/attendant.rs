@@ -248,8 +248,8 @@ impl Attendant {
         // The thread may have stopped waiting meanwhile, or the number may be another thread's.
         let maps = maps::read(tracee.pid())?;
         if let Some(futex) = self.futex(&maps, taken)
-            && (target::waits_on_futex(tracee.pid(), futex) == Some(true)
-                || tracee.registers()?.repeats_wait_on_futex(futex))
+            && (tracee.registers()?.repeats_wait_on_futex(futex)
+                || target::waits_on_futex(tracee.pid(), futex) == Some(true))
         {
             return Ok((tracee, maps));
         }

@@ -38,10 +38,10 @@ pub struct HookedFile {
 }
 
 impl HookedCalls {
-    /// Returns the calls of these files of the process `pid`, through pages of thunks beside them. The region of the
-    /// process will be at `region_at`, and has room for `room` records.
+    /// Returns the calls of these files of the process with this memory, through pages of thunks beside them. Its region
+    /// will be at `region_at`, and has room for `room` records.
     pub fn plan(
-        pid: i32,
+        memory: &Memory,
         maps: &[Mapping],
         region_at: u64,
         hook: &Hook,
@@ -60,7 +60,7 @@ impl HookedCalls {
             };
             let mut page = vec![0; PAGE as usize];
             let room = room - calls.records.len();
-            calls.add(&Memory::open(pid)?, file, (at, &mut page), doors(hook, region_at), room);
+            calls.add(memory, file, (at, &mut page), doors(hook, region_at), room);
             reserve(&mut taken, at, PAGE);
             calls.pages.push((at, page));
         }
@@ -98,11 +98,12 @@ impl HookedCalls {
                 self.leave_alone(place, why);
                 continue;
             }
-            let is_as_expected = |(offset, expected): (i64, Vec<u8>)| {
-                let bytes = memory.bytes(place.wrapping_add_signed(offset), expected.len());
-                bytes.is_ok_and(|bytes| bytes == expected)
-            };
-            if !expected(&site.shape).into_iter().all(is_as_expected) {
+            let expected = expected(&site.shape);
+            let pieces = expected.iter();
+            let pieces: Vec<_> = pieces
+                .map(|(offset, bytes)| (place.wrapping_add_signed(*offset), &bytes[..]))
+                .collect();
+            if !matches!(memory.first_changed(&pieces), Ok(None)) {
                 self.leave_alone(
                     place,
                     "its code is not that of its file (a probe or a breakpoint of another tool is there)",

@@ -166,7 +166,7 @@ pub fn install(
     let mut plan = program.plan(config, at)?;
     let stays = plan.put_slow_path()?;
     let files = hooked_calls::files_at_exec(&program.code, hook);
-    let mut calls = HookedCalls::plan(pid, &program.maps, at, hook, plan.room(), &files)?;
+    let mut calls = HookedCalls::plan(&*tracee.memory()?, &program.maps, at, hook, plan.room(), &files)?;
     if must_see_execs {
         require_execs(&calls, config, hook)?;
     }
@@ -336,7 +336,7 @@ pub fn install_in_libraries(
     let pid = tracee.pid();
     let abi = abi::for_registers(&tracee.registers()?);
     let (_, hook) = abi::of_this_build(abi)?;
-    let memory = Memory::open(pid)?;
+    let memory = tracee.memory()?;
     let is_rescued = config.rescue && Status::read(&pid.to_string())?.filters == 0;
     let journal = memory.bytes(region + region::JOURNAL, region::JOURNAL_ROOM as usize)?;
     let mut journal = Journal::parse(&journal).ok_or(Error::Gone)?;

@@ -44,6 +44,22 @@ impl Memory {
         self.read(address, &mut bytes).map(|()| bytes)
     }
 
+    /// Returns the address of the first of these pieces that has other bytes in the process. Successive pieces in one page
+    /// are read at once.
+    pub fn first_changed(&self, pieces: &[(u64, &[u8])]) -> Result<Option<u64>> {
+        for pieces in pieces.chunk_by(|one, other| one.0 / PAGE == other.0 / PAGE) {
+            let end = |(address, bytes): &(u64, &[u8])| address + bytes.len() as u64;
+            let first = pieces.iter().map(|piece| piece.0).min().unwrap_or(0);
+            let last = pieces.iter().map(end).max().unwrap_or(0);
+            let found = self.bytes(first, (last - first) as usize)?;
+            let is_changed = |(at, bytes): &&(u64, &[u8])| !found[(at - first) as usize..].starts_with(bytes);
+            if let Some((address, _)) = pieces.iter().find(is_changed) {
+                return Ok(Some(*address));
+            }
+        }
+        Ok(None)
+    }
+
     /// Writes all of `bytes`, to read-only pages too (the kernel copies a private page first).
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<()> {
         let written = self.file.write_all_at(bytes, address);
@@ -85,5 +101,28 @@ impl Pagemap {
         let (entries, _) = entries.as_chunks();
         let is_present = |entry: &[u8; 8]| u64::from_ne_bytes(*entry) & PRESENT_OR_SWAPPED != 0;
         entries.iter().map(is_present).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_that_has_changed_is_found_wherever_it_is_in_its_page() {
+        let here: Vec<u8> = (0..3 * PAGE).map(|at| at as u8 ^ (at >> 8) as u8).collect();
+        let start = here.as_ptr() as u64;
+        let pieces: Vec<_> = [5000, 5010, 4990, 100, 9000]
+            .map(|at| (start + at as u64, &here[at..at + 4]))
+            .to_vec();
+        let own = Memory::open(std::process::id() as i32).unwrap();
+        assert_eq!(own.first_changed(&[]).unwrap(), None);
+        assert_eq!(own.first_changed(&pieces).unwrap(), None);
+        for changed in 0..pieces.len() {
+            let mut pieces = pieces.clone();
+            pieces[changed].1 = b"none";
+            assert_eq!(own.first_changed(&pieces).unwrap(), Some(pieces[changed].0));
+        }
+        assert!(own.first_changed(&[(0, b"none")]).is_err());
     }
 }

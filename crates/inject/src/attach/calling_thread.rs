@@ -1,5 +1,6 @@
 //! The thread of a running program that makes the remote calls, while all other threads run.
 
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nix::sys::ptrace::Options;
@@ -13,6 +14,7 @@ use super::threads::{self, StopTimeout, Tries};
 use crate::abi::Registers;
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
+use crate::memory::Memory;
 use crate::remote::{Policy, RemoteCalls, tail::Tail};
 use crate::tracee::{Stop, Tracee};
 
@@ -73,7 +75,8 @@ impl Caller {
     /// Stops the thread `tid`. Returns `None` if it may be in a restartable sequence, unless `even_in_sequence`.
     fn on(session: &Session<'_>, tid: i32, maps: &[Mapping], even_in_sequence: bool) -> Answer<Option<Caller>> {
         // Before the thread stops: these reads may be slow.
-        let tail = Tail::find(session.pid(), maps, session.tails_are_free.get())?;
+        let memory = Rc::new(Memory::writable(session.pid())?);
+        let tail = Tail::find(memory, session.pid(), maps, session.tails_are_free.get())?;
         let mut thread = session.thread(tid)?;
         thread.tracee.interrupt()?;
         let (mut program, stop) = match wait_for_interrupt(&thread.tracee) {

@@ -28,6 +28,7 @@ use crate::core_note::CoreNote;
 use crate::error::Error;
 use crate::hooked_calls::HookedCalls;
 use crate::mailbox_layout::HookState;
+use crate::memory::Memory;
 use crate::redirection::apply::{NotApplied, apply};
 use crate::redirection::mapping::Region;
 use crate::redirection::{LeftAlone, Record, RegionPlan, region_for};
@@ -132,7 +133,7 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
         let (_, hook) = abi::of_this_build(abi)?;
         let is_wanted = |site: &Site| config.children.is_some() || may_enter_namespaces(site);
         let files = hooked_files::find(pid, &target.maps, scans, is_wanted);
-        calls = HookedCalls::plan(pid, &target.maps, at, hook, plan.room(), &files)?;
+        calls = HookedCalls::plan(&Memory::open(pid)?, &target.maps, at, hook, plan.room(), &files)?;
     }
     let mut rescued = None;
     if config.rescue {

@@ -28,12 +28,12 @@ pub enum NotApplied {
 
 /// Makes all changes, or none.
 pub fn apply(tracee: &mut Tracee, records: &[Record]) -> Result<(), NotApplied> {
-    for Record { address, original, .. } in records {
-        let mut bytes = vec![0; original.len()];
-        tracee.read(*address, &mut bytes)?;
-        if bytes != *original {
-            return Err(NotApplied::Changed { address: *address });
-        }
+    let pieces: Vec<_> = records
+        .iter()
+        .map(|record| (record.address, &record.original[..]))
+        .collect();
+    if let Some(address) = tracee.memory()?.first_changed(&pieces)? {
+        return Err(NotApplied::Changed { address });
     }
     for (done, record) in records.iter().enumerate() {
         if let Err(e) = tracee.write(record.address, &record.replacement) {

@@ -51,20 +51,20 @@ impl Region<'_> {
     fn file(&self) -> Result<OwnedFd> {
         /// MFD_EXEC, include/uapi/linux/memfd.h (Linux 6.3); older kernels refuse unknown flags.
         const EXECUTABLE: MFdFlags = MFdFlags::from_bits_retain(0x10);
-        let state = self.state.bytes();
-        let mut bytes = self.plan.code.clone();
-        bytes[region::STATE as usize..][..state.len()].copy_from_slice(&state);
-        bytes.extend(&self.plan.vdso);
-        bytes.resize(THUNK_PAGES_IN_FILE as usize, 0);
-        bytes.extend(self.thunk_pages.iter().flat_map(|(_, bytes)| bytes));
         let make = |flags| memfd_create(REGION_NAME, MFdFlags::MFD_CLOEXEC | flags);
         let made = make(EXECUTABLE).or_else(|_| make(MFdFlags::empty()));
         let file = File::from(made.map_err(tried("memfd_create"))?);
         let in_file = |e| Error::io("memfd", e);
-        file.set_len(bytes.len() as u64).map_err(in_file)?;
-        for (page, at) in bytes.chunks(PAGE as usize).zip((0..).step_by(PAGE as usize)) {
-            if page.iter().any(|byte| *byte != 0) {
-                file.write_all_at(page, at).map_err(in_file)?;
+        let size = THUNK_PAGES_IN_FILE + PAGE * self.thunk_pages.len() as u64;
+        file.set_len(size).map_err(in_file)?;
+        let pages = |from: u64| (from..).step_by(PAGE as usize);
+        let code = pages(0).zip(self.plan.code.chunks(PAGE as usize));
+        let state = self.state.bytes();
+        let apart = [(region::STATE, &state[..]), (VDSO_IN_FILE, &self.plan.vdso)];
+        let thunks = self.thunk_pages.iter().map(|(_, bytes)| &bytes[..]);
+        for (at, bytes) in code.chain(apart).chain(pages(THUNK_PAGES_IN_FILE).zip(thunks)) {
+            if bytes.iter().any(|byte| *byte != 0) {
+                file.write_all_at(bytes, at).map_err(in_file)?;
             }
         }
         Ok(file.into())

@@ -169,12 +169,10 @@ impl RemoteCalls<'_> {
         let mut deliver = 0;
         loop {
             self.tracee.resume(Until::Event, deliver)?;
-            deliver = match self.tracee.event(AtExec.timeout().is_none())? {
-                Some(Stop::Signal(this)) if this == signal && self.tracee.registers()?.pc() == stops_at => {
-                    return Ok(());
-                }
-                Some(Stop::Signal(other)) => other,
-                Some(Stop::Exited | Stop::Exec) => {
+            deliver = match self.tracee.event_with_registers(AtExec.timeout().is_none())? {
+                Some((Stop::Signal(this), Some(at))) if this == signal && at.pc() == stops_at => return Ok(()),
+                Some((Stop::Signal(other), _)) => other,
+                Some((Stop::Exited | Stop::Exec, _)) => {
                     self.is_lost = true;
                     return Err(Error::Gone);
                 }

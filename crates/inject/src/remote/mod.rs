@@ -123,10 +123,11 @@ pub fn at_exec<T>(
     end: Option<End>,
     work: impl FnOnce(&mut RemoteCalls<'_>) -> Result<T>,
 ) -> Result<T> {
-    let tail = match Tail::find(tracee.pid(), maps, false) {
+    let (memory, pid) = (tracee.memory()?, tracee.pid());
+    let tail = match Tail::find(memory.clone(), pid, maps, false) {
         Ok(tail) => tail,
         Err(e) => {
-            let tail = Tail::borrow(tracee.pid(), maps).ok_or(e)?;
+            let tail = Tail::borrow(memory, pid, maps).ok_or(e)?;
             // If this process dies meanwhile, the program must not run: its code is not its own.
             tracee.set_options(Options::PTRACE_O_TRACEEXEC | Options::PTRACE_O_EXITKILL)?;
             let done = from_tail(tracee, tail.clone(), reserve, None, work);
@@ -437,7 +438,8 @@ mod tests {
         let mut tracee = Tracee::seize(pid, pid, Options::empty()).unwrap();
         tracee.interrupt().unwrap();
         let (program, stop) = tracee.wait_for_interrupt::<Error>(None).unwrap();
-        let tail = Tail::find(pid, &maps::read(pid).unwrap(), false).unwrap();
+        let memory = tracee.memory().unwrap();
+        let tail = Tail::find(memory, pid, &maps::read(pid).unwrap(), false).unwrap();
         let mut calls = RemoteCalls::begin(&mut tracee, &policy, tail, program, stop).unwrap();
         let gone = |done: Result<u64>| matches!(done, Err(Error::Gone));
         assert!(gone(calls.mmap(

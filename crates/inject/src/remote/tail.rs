@@ -52,10 +52,9 @@ enum Contents {
 type Unused = (u64, u64, Vec<u8>);
 
 impl Tail {
-    /// Finds an unused tail. The kernel's vDSO comes first, as no page of a file is copied for it. With
-    /// `ours_are_free`, a tail that a killed fastpath left in use counts as unused.
-    pub fn find(pid: i32, maps: &[Mapping], ours_are_free: bool) -> Result<Tail> {
-        let memory = Rc::new(Memory::writable(pid)?);
+    /// Finds an unused tail in the process `pid`, which has this memory. The kernel's vDSO comes first, as no page of a file
+    /// is copied for it. With `ours_are_free`, a tail that a killed fastpath left in use counts as unused.
+    pub fn find(memory: Rc<Memory>, pid: i32, maps: &[Mapping], ours_are_free: bool) -> Result<Tail> {
         let (present, absent) = places(pid, maps);
         let mut places = present.into_iter().chain(absent);
         let padded = places.find_map(|at| match contents(&memory, at) {
@@ -77,8 +76,7 @@ impl Tail {
 
     /// Borrows a tail that the program uses, to be erased before the program continues: a program that has not run an
     /// instruction does not need it before.
-    pub fn borrow(pid: i32, maps: &[Mapping]) -> Option<Tail> {
-        let memory = Rc::new(Memory::writable(pid).ok()?);
+    pub fn borrow(memory: Rc<Memory>, pid: i32, maps: &[Mapping]) -> Option<Tail> {
         let (present, absent) = places(pid, maps);
         let mut tails = present.into_iter().chain(absent);
         let (at, original) = tails.find_map(|at| Some((at, memory.bytes(at, BYTES).ok()?)))?;

@@ -3,6 +3,7 @@
 mod state;
 
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -73,7 +74,7 @@ pub struct Tracee {
     pid: Pid,
     /// Process that it belongs to.
     process: i32,
-    memory: Option<Memory>,
+    memory: Option<Rc<Memory>>,
 }
 
 impl Tracee {
@@ -255,11 +256,13 @@ impl Tracee {
     }
 
     /// Returns its memory, which all threads of its process share.
-    pub fn memory(&mut self) -> Result<&Memory> {
-        if self.memory.is_none() {
-            self.memory = Some(Memory::writable(self.pid())?);
+    pub fn memory(&mut self) -> Result<Rc<Memory>> {
+        if let Some(memory) = &self.memory {
+            return Ok(memory.clone());
         }
-        self.memory.as_ref().ok_or(Error::Gone)
+        let memory = Rc::new(Memory::writable(self.pid())?);
+        self.memory = Some(memory.clone());
+        Ok(memory)
     }
 
     /// Reads its memory; all of `bytes` or an error.
