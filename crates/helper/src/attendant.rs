@@ -12,9 +12,9 @@ use crate::policy::DaemonsPolicy;
 use crate::process;
 use crate::trial::Trial;
 
-/// Creates the attendant that gives programs `page`, which answers `clocks`, and serves those that ask in `mailbox`.
+/// Starts the attendant that gives programs `page`, which answers `clocks`, and serves those that ask in `mailbox`.
 /// Without clocks, they only get the hook.
-pub(crate) fn create(
+pub(crate) fn start(
     page: OwnedFd,
     clocks: ClockSet,
     mailbox: &Arc<Shared>,
@@ -22,7 +22,7 @@ pub(crate) fn create(
     policy: Option<DaemonsPolicy>,
     trial: Trial,
     without_vdso: bool,
-) -> Arc<Attendant> {
+) -> Result<Arc<Attendant>, String> {
     let theirs = mailbox.clone();
     let config = InjectionConfig {
         page,
@@ -38,6 +38,9 @@ pub(crate) fn create(
         ptracer: process::ptracer(),
         scans: Cache::default(),
     };
-    fastpath_inject::prepare(&config);
-    Attendant::new(config, mailbox.clone())
+    let attendant = Attendant::new(config, mailbox.clone());
+    let serving = attendant.clone();
+    process::spawn(move || serving.serve())?;
+    attendant.prepare();
+    Ok(attendant)
 }

@@ -31,7 +31,7 @@ pub const REQUIREMENT_NOT_MET: u8 = 125;
 const FIRST_ANCHOR: Duration = Duration::from_millis(20);
 /// Time between the program's start and the examination of the counter, which takes time on all CPUs. A program that has
 /// ended by then, as `true` has, needs neither that nor a publisher.
-const UNDISTURBED: Duration = Duration::from_millis(1);
+const UNDISTURBED: Duration = Duration::from_millis(2);
 
 /// The program that this process becomes, and how it is served.
 pub struct Program {
@@ -203,7 +203,7 @@ impl Helper {
         let mailbox = self.mailbox.clone();
         let (service, without_vdso) = (&self.program.service, self.program.without_vdso);
         let (policy, trial) = (self.policy.take(), std::mem::take(&mut self.trial));
-        let attendant = attendant::create(page, clocks, &mailbox, service, policy, trial, without_vdso);
+        let attendant = attendant::start(page, clocks, &mailbox, service, policy, trial, without_vdso)?;
         let timeline = RefCell::new(std::mem::replace(&mut self.program.timeline, Timeline::start(false)));
         let before = || {
             timeline.borrow_mut().mark("exec");
@@ -225,8 +225,6 @@ impl Helper {
         if !runs {
             return Ok(());
         }
-        let others = attendant.clone();
-        process::spawn(move || others.serve())?;
         // The mailbox was in use until the program mapped it.
         drop(kept);
         let is_needed = || attendant.is_busy() || mailbox.in_use();

@@ -76,6 +76,11 @@ impl Attendant {
         })
     }
 
+    /// Plans what the first program most likely needs, before it is stopped.
+    pub fn prepare(&self) {
+        install::prepare(&self.config);
+    }
+
     /// Returns whether a visit is in progress.
     pub fn is_busy(&self) -> bool {
         self.visits.load(Ordering::Acquire) > 0
@@ -118,12 +123,10 @@ impl Attendant {
         tracee.detach(0).is_ok()
     }
 
-    /// Answers requests for as long as the process lives.
+    /// Answers requests for as long as the process lives. The first one is for libraries: they are scanned before.
     pub fn serve(self: Arc<Self>) {
+        crate::program::scan_own_libraries(&self.config.scans);
         self.idle.fetch_add(1, Ordering::AcqRel);
-        // Meanwhile the first program is loaded, and then asks for its libraries. Without this they are scanned when needed.
-        let scanning = self.clone();
-        let _ = start(move || crate::program::scan_own_libraries(&scanning.config.scans));
         self.follow();
     }
 

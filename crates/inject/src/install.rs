@@ -82,7 +82,9 @@ pub fn prepare(config: &InjectionConfig) {
 /// the C library. That shows in this process, whose C library is most likely the program's.
 fn require_execs(calls: &HookedCalls, config: &InjectionConfig, hook: &Hook) -> Result<()> {
     let own = std::process::id() as i32;
-    let maps = maps::read(own)?;
+    let mut maps = maps::read(own)?;
+    // Another thread may be scanning the same files, which it maps as shared.
+    maps.retain(|mapping| !mapping.shared);
     let memory = Memory::open(own)?;
     let mut here = HookedCalls::default();
     // Under `run`, its own code is changed by fastpath.

@@ -44,7 +44,7 @@ mod view;
 
 pub use error::{Error, Result};
 pub use in_process::InProcess;
-pub use install::{InjectionConfig, prepare};
+pub use install::InjectionConfig;
 pub use lease::{MAILBOX_MAPPED_NAME, MAILBOX_NAME};
 pub use mailbox::Shared;
 pub use own_calls::Permissions;

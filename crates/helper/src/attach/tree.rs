@@ -147,8 +147,7 @@ fn process_name(pid: i32) -> String {
 fn attend(grant: &Grant, mailbox: &Arc<Shared>, wanted: &Wanted) -> Result<(), String> {
     let page = grant.page.try_clone().map_err(|e| format!("the page: {e}"))?;
     let (policy, trial) = (wanted.policy.clone(), Trial::default());
-    let attendant = attendant::create(page, grant.clocks, mailbox, &wanted.service, policy, trial, false);
-    process::spawn(move || attendant.serve())
+    attendant::start(page, grant.clocks, mailbox, &wanted.service, policy, trial, false).map(drop)
 }
 
 /// Returns whether the process that asked is done, or has ended.
