@@ -104,8 +104,19 @@ pub fn settle(surroundings: &Surroundings) {
         libc::setsid();
     }
     let _ = std::env::set_current_dir("/");
+    share_heap();
     reset_signals();
     raise_limits();
+}
+
+/// Gives all threads one heap, which grows in large steps: each heap and each step takes system calls and page faults.
+fn share_heap() {
+    // SAFETY: mallopt takes integers.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_TOP_PAD, 1 << 20);
+    }
 }
 
 /// Raises the resource limits (setrlimit(2)) to the hard ones: the soft ones are meant for the program. The helper uses
