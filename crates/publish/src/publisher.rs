@@ -394,7 +394,8 @@ impl Handle {
 
 /// Publishes this host's clocks on many pages.
 pub struct Publisher {
-    keeper: Keeper,
+    /// It is large: on the stacks of those that hand a publisher on, it would take page faults.
+    keeper: Box<Keeper>,
     commands: Receiver<Command>,
     wake: Arc<EventFd>,
     turns: Arc<AtomicU64>,
@@ -412,7 +413,7 @@ impl Publisher {
             turns: Arc::default(),
         };
         let publisher = Publisher {
-            keeper: Keeper::new(Many::new(), clocks, trust),
+            keeper: Box::new(Keeper::new(Many::new(), clocks, trust)),
             commands,
             wake,
             turns: handle.turns.clone(),
