@@ -17,7 +17,7 @@ use crate::progress::{self, Steps};
 const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Serialize, schemars::JsonSchema)]
-pub struct Report {
+pub struct BenchReport {
     #[serde(flatten)]
     bench: Bench,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,12 +35,12 @@ pub fn run(options: &args::Bench) -> i32 {
             None
         }
     };
-    let defaults = bench::Options::default();
+    let defaults = bench::BenchOptions::default();
     let rounds = options.rounds.unwrap_or(defaults.rounds);
     let mut steps = Steps::begin();
     let bench = bench::run(
         ours.as_ref(),
-        &bench::Options { rounds, ..defaults },
+        &bench::BenchOptions { rounds, ..defaults },
         &mut |done, all| {
             steps.show(done, all);
         },
@@ -62,7 +62,7 @@ pub fn run(options: &args::Bench) -> i32 {
         };
         progress::watched(SECOND, message, || monotonicity(ours, &clocks, limit))
     });
-    let report = Report {
+    let report = BenchReport {
         bench,
         accuracy,
         monotonicity,
@@ -84,7 +84,7 @@ fn reference(bench: &Bench) -> Reference {
     }
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &BenchReport) -> String {
     let bench = &report.bench;
     let mut table = output::table([
         "call",
@@ -255,10 +255,10 @@ mod tests {
 
     #[test]
     fn the_spread_of_every_call_is_shown_in_80_columns_with_a_note_on_outliers() {
-        let options = bench::Options {
+        let options = bench::BenchOptions {
             rounds: 5,
             batch: 50,
-            ..bench::Options::default()
+            ..bench::BenchOptions::default()
         };
         let mut bench = bench::run(None, &options, &mut |_, _| {});
         let summary = Summary {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use fastpath_doctor::facts::Reads;
-use fastpath_doctor::{Finding, Line, Mark, Options, Proof, Report, Severity, Unseen, Verdict};
+use fastpath_doctor::{DoctorOptions, DoctorReport, Finding, Line, Mark, Proof, Severity, Unseen, Verdict};
 
 use crate::args;
 use crate::document;
@@ -62,10 +62,10 @@ pub fn run(options: &args::Doctor) -> i32 {
 }
 
 /// Examines this host, and a process.
-fn examine(process: Option<i32>, sampled: Duration) -> Result<Report, String> {
+fn examine(process: Option<i32>, sampled: Duration) -> Result<DoctorReport, String> {
     let pid = process.map(i32::cast_unsigned);
     let sampling = pid.map(|pid| std::thread::Builder::new().spawn(move || sample(pid, sampled)));
-    let report = fastpath_doctor::examine(&Options {
+    let report = fastpath_doctor::examine(&DoctorOptions {
         root: Path::new("/"),
         pid,
     })?;
@@ -79,7 +79,7 @@ fn examine(process: Option<i32>, sampled: Duration) -> Result<Report, String> {
 }
 
 /// Prints the report on a host; returns the exit status, `without` if there is no report.
-fn print_or_note(options: &args::Doctor, report: Result<Report, String>, without: i32) -> i32 {
+fn print_or_note(options: &args::Doctor, report: Result<DoctorReport, String>, without: i32) -> i32 {
     match report {
         Ok(report) => print(options, &[report]),
         Err(why) => {
@@ -90,13 +90,13 @@ fn print_or_note(options: &args::Doctor, report: Result<Report, String>, without
 }
 
 /// Writes the report on a host without names.
-fn write_evidence(path: &Path, report: &Report) -> Result<(), String> {
+fn write_evidence(path: &Path, report: &DoctorReport) -> Result<(), String> {
     let line = document::line("doctor", &report.without_names())?;
     file::replace(path, &line).map_err(|error| format!("doctor: {}: {error}", path.display()))
 }
 
 /// Prints the reports; returns the exit status, the most severe first.
-fn print(options: &args::Doctor, reports: &[Report]) -> i32 {
+fn print(options: &args::Doctor, reports: &[DoctorReport]) -> i32 {
     if let (Some(path), [report]) = (&options.evidence, reports)
         && let Err(why) = write_evidence(path, report)
     {
@@ -125,19 +125,19 @@ fn print(options: &args::Doctor, reports: &[Report]) -> i32 {
 }
 
 /// Returns the text of each report. Of processes with the same findings, only the first is described.
-fn texts(reports: &[Report], with_evidence: bool) -> String {
-    let findings = |report: &Report| {
+fn texts(reports: &[DoctorReport], with_evidence: bool) -> String {
+    let findings = |report: &DoctorReport| {
         let ids: Vec<_> = report.findings.iter().map(|finding| finding.id.clone()).collect();
         (report.verdict, ids)
     };
-    let mut groups: Vec<Vec<&Report>> = Vec::new();
+    let mut groups: Vec<Vec<&DoctorReport>> = Vec::new();
     for report in reports {
         match groups.iter_mut().find(|group| findings(group[0]) == findings(report)) {
             Some(group) => group.push(report),
             None => groups.push(vec![report]),
         }
     }
-    let of_group = |group: &Vec<&Report>| {
+    let of_group = |group: &Vec<&DoctorReport>| {
         let text = text(group[0], with_evidence);
         let processes = group.iter().filter_map(|report| report.facts.process.as_ref());
         let pids: Vec<_> = processes.map(|process| process.pid.cast_signed()).collect();
@@ -180,7 +180,7 @@ fn explain_a_long_wait() {
 
 /// Returns verdict, reason, advice, facts that could not be read, and the evidence if requested: without it, the rest
 /// fits on one screen.
-fn text(report: &Report, with_evidence: bool) -> String {
+fn text(report: &DoctorReport, with_evidence: bool) -> String {
     let mut text = headline(report);
     // Where fastpath serves the process, the faults of its host do not matter to it, and come last.
     let is_healthy = report.verdict == Verdict::Healthy;
@@ -240,7 +240,7 @@ fn evidence(lines: &[Line]) -> String {
     text
 }
 
-fn headline(report: &Report) -> String {
+fn headline(report: &DoctorReport) -> String {
     let word = report.verdict.word();
     let paint = match report.verdict {
         Verdict::Healthy => Paint::Good,
@@ -277,7 +277,7 @@ fn in_brackets(proof: &Proof) -> String {
     format!("[{}: {}]", proof.source, proof.shows)
 }
 
-fn gains(report: &Report) -> String {
+fn gains(report: &DoctorReport) -> String {
     if report.gains.is_empty() {
         return String::new();
     }

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use fastpath_measure::guard::{Baseline, Options, Outcome, Report, Subject};
+use fastpath_measure::guard::{Baseline, GuardOptions, GuardReport, Outcome, Subject};
 use fastpath_measure::{Clock, Clocks};
 use fastpath_page::ClockSet;
 
@@ -25,7 +25,7 @@ pub fn run(options: &args::Guard) -> i32 {
             return exit::NO_INPUT;
         }
     };
-    let report = fastpath_measure::guard::guard(&Options {
+    let report = fastpath_measure::guard::guard(&GuardOptions {
         subjects: subjects(options),
         max_ns: options.max_ns,
         paths: options.path.0.clone(),
@@ -78,7 +78,7 @@ fn clocks(clocks: Clocks) -> Vec<Clock> {
     Clock::SERVED.iter().copied().filter(is_named).collect()
 }
 
-fn line(report: &Report) -> String {
+fn line(report: &GuardReport) -> String {
     let (word, paint) = match report.outcome {
         Outcome::Ok => ("ok", Paint::Good),
         Outcome::Broken => ("broken", Paint::Bad),
@@ -105,7 +105,7 @@ fn read(path: &Path) -> Result<Baseline, String> {
     })
 }
 
-fn write(path: &Path, report: &Report) -> Result<(), String> {
+fn write(path: &Path, report: &GuardReport) -> Result<(), String> {
     let line = document::line("guard", report)?;
     file::replace(path, &line).map_err(|error| format!("guard: {}: {error}", path.display()))
 }

@@ -1,7 +1,7 @@
 //! `fastpath probe`: the path that every clock takes here.
 
 use comfy_table::{Cell, CellAlignment};
-use fastpath_measure::{Clock, Measured, Mode, Path, Probe, Verdict};
+use fastpath_measure::{CallVerdict, Clock, Measured, Mode, Path, Probe};
 use fastpath_publish::evidence::{self, Distrust, Trust};
 
 use crate::args;
@@ -93,8 +93,8 @@ fn row(name: &str, measured: &Measured) -> Vec<Cell> {
         number(measured.syscall_ns),
         output::coloured(
             &verdict,
-            measured.verdict == Verdict::Fast,
-            measured.verdict == Verdict::Slow,
+            measured.verdict == CallVerdict::Fast,
+            measured.verdict == CallVerdict::Slow,
         ),
     ]
 }

@@ -6,7 +6,9 @@ use std::io::Write;
 
 use comfy_table::{Cell, CellAlignment, Table};
 use fastpath_os::printable;
-use fastpath_tools::trace::{Caller, End, Method, NOT_EXECUTABLE, NOT_FOUND, Observer, Options, Report, Row, Whom};
+use fastpath_tools::trace::{
+    Caller, End, Method, NOT_EXECUTABLE, NOT_FOUND, Observer, Row, TraceOptions, TraceReport, Whom,
+};
 
 use crate::args;
 use crate::document;
@@ -45,7 +47,7 @@ pub fn run(options: &args::Trace) -> i32 {
         screen: Screen::default(),
     };
     let traced = fastpath_tools::trace::run(
-        &Options {
+        &TraceOptions {
             whom,
             method: options.by.as_deref().map(|by| match by {
                 "bpf" => Method::Bpf,
@@ -133,7 +135,7 @@ impl Out {
         }
     }
 
-    fn write(&mut self, options: &args::Trace, report: &Report) -> i32 {
+    fn write(&mut self, options: &args::Trace, report: &TraceReport) -> i32 {
         let text = if options.json {
             match document::line("trace", report) {
                 Ok(line) => line,
@@ -175,7 +177,7 @@ impl Observer for Live {
         note(text);
     }
 
-    fn show(&mut self, report: Report) {
+    fn show(&mut self, report: TraceReport) {
         let (lines, _) = Screen::room();
         if self.screen.show(&text(&report, lines.saturating_sub(1))) != 0 {
             live::end(libc::SIGPIPE);
@@ -187,7 +189,7 @@ impl Observer for Live {
     }
 }
 
-fn lost(report: &Report) -> String {
+fn lost(report: &TraceReport) -> String {
     let lost = &report.lost;
     let mut parts = Vec::new();
     if lost.calls > 0 {
@@ -251,7 +253,7 @@ enum Width {
     Narrow,
 }
 
-fn table(report: &Report, most_rows: usize, width: Width) -> Table {
+fn table(report: &TraceReport, most_rows: usize, width: Width) -> Table {
     let mut table = output::table(["PID", "program", "call", "calls", "calls/s", "ns", "CPU", "why"]);
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
     for (pid, row) in merged(&report.rows).into_iter().take(most_rows) {
@@ -291,7 +293,7 @@ fn table(report: &Report, most_rows: usize, width: Width) -> Table {
     table
 }
 
-fn text(report: &Report, most_rows: usize) -> String {
+fn text(report: &TraceReport, most_rows: usize) -> String {
     let mut shown = table(report, most_rows, Width::Wide);
     let mut legend = String::new();
     if !output::fits(&shown) {

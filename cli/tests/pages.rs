@@ -42,7 +42,7 @@ struct Outline {
 }
 
 impl Outline {
-    fn of(page: &Path) -> Outline {
+    fn read(page: &Path) -> Outline {
         let text = std::fs::read_to_string(page).expect("a page");
         let mut outline = Outline {
             links: Vec::new(),
@@ -81,7 +81,7 @@ fn anchor(heading: &str) -> String {
 fn every_link_between_pages_points_to_an_existing_file_and_heading() {
     let mut broken = Vec::new();
     for page in pages() {
-        for link in Outline::of(&page).links {
+        for link in Outline::read(&page).links {
             if link.contains("://") || link.starts_with("mailto:") {
                 continue;
             }
@@ -90,7 +90,8 @@ fn every_link_between_pages_points_to_an_existing_file_and_heading() {
                 "" => page.clone(),
                 file => page.parent().expect("a folder").join(file),
             };
-            let is_there = target.exists() && (fragment.is_empty() || Outline::of(&target).anchors.contains(fragment));
+            let is_there =
+                target.exists() && (fragment.is_empty() || Outline::read(&target).anchors.contains(fragment));
             if !is_there {
                 broken.push(format!("{}: {link}", page.display()));
             }
@@ -102,7 +103,7 @@ fn every_link_between_pages_points_to_an_existing_file_and_heading() {
 #[test]
 fn the_book_has_every_page_of_docs_once() {
     let docs = root().join("docs");
-    let mut listed = Outline::of(&docs.join("SUMMARY.md")).links;
+    let mut listed = Outline::read(&docs.join("SUMMARY.md")).links;
     listed.sort();
     let in_docs = pages().into_iter().filter_map(|page| {
         let page = page.strip_prefix(&docs).ok()?;

@@ -6,7 +6,7 @@ use fastpath_evidence::{PageCopy, Residuals};
 use fastpath_measure::Clock;
 use fastpath_os::Mapping;
 use fastpath_page::{ClockSet, MAPPED_NAME, Page, Reader};
-use fastpath_protocol::client::{Client, Failure};
+use fastpath_protocol::client::{Client, ClientError};
 use fastpath_publish::counter;
 use serde::{Deserialize, Serialize};
 
@@ -377,7 +377,7 @@ fn has_ended(tid: i32) -> bool {
 fn daemon() -> Result<Option<fastpath_protocol::Status>, String> {
     match Client::connect().and_then(|client| client.status()) {
         Ok(status) => Ok(Some(status)),
-        Err(Failure::NoDaemon { .. }) => Ok(None),
+        Err(ClientError::NoDaemon { .. }) => Ok(None),
         Err(failure) => Err(failure.to_string()),
     }
 }

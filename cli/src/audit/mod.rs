@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fastpath_os::printable;
-use fastpath_tools::audit::{Call, Finding, Level, Means, Options, Progress, Report, sarif};
+use fastpath_tools::audit::{AuditOptions, AuditReport, Call, Finding, Level, Means, Progress, sarif};
 use indicatif::HumanBytes;
 
 use crate::args::{self, FailOn};
@@ -20,9 +20,9 @@ pub fn run(options: &args::Audit) -> i32 {
     if options.rescue {
         return rescue::run(&options.paths, options.json);
     }
-    let how = Options {
+    let how = AuditOptions {
         with_programs: options.all,
-        ..Options::default()
+        ..AuditOptions::default()
     };
     let progress = Progress::default();
     let so_far = || {
@@ -65,7 +65,7 @@ pub fn run(options: &args::Audit) -> i32 {
     }
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &AuditReport) -> String {
     let mut text = String::new();
     for finding in &report.findings {
         text += &of_finding(finding);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fastpath_code::rescue::window::Kind;
 use fastpath_code::rescue::{Calls, Site, analyse};
 use fastpath_os::printable;
-use fastpath_tools::audit::{By, Finding, Options, Progress, Rule};
+use fastpath_tools::audit::{AuditOptions, By, Finding, Progress, Rule};
 
 use crate::document;
 use crate::exit;
@@ -20,7 +20,7 @@ const MOST_FILE_BYTES: u64 = 512 << 20;
 
 /// What is printed with `--json`.
 #[derive(serde::Serialize, schemars::JsonSchema)]
-pub struct Report {
+pub struct RescueReport {
     /// Files that have sites
     files: Vec<FileSites>,
     /// Sites that `--rescue` redirects
@@ -130,13 +130,16 @@ pub fn run(paths: &[std::path::PathBuf], json: bool) -> i32 {
     }
 }
 
-fn gather(paths: &[std::path::PathBuf], examined: &AtomicUsize) -> (Report, Vec<fastpath_tools::audit::Unjudged>) {
-    let options = Options {
+fn gather(
+    paths: &[std::path::PathBuf],
+    examined: &AtomicUsize,
+) -> (RescueReport, Vec<fastpath_tools::audit::Unjudged>) {
+    let options = AuditOptions {
         with_programs: true,
-        ..Options::default()
+        ..AuditOptions::default()
     };
     let audited = fastpath_tools::audit::audit(paths, &options, &Progress::default());
-    let mut report = Report {
+    let mut report = RescueReport {
         files: Vec::new(),
         proven: 0,
         refused: 0,
@@ -176,7 +179,7 @@ fn sites_of(path: &str) -> Result<Vec<Site>, String> {
     analyse(&bytes).map(|analysis| analysis.sites)
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &RescueReport) -> String {
     let mut text = String::new();
     for file in &report.files {
         text += &format!("{}\n", printable(&file.path));

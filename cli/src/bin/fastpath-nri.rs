@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use fastpath_nri::{Method, Options, Place, hook, log, run};
+use fastpath_nri::{Method, Place, PluginOptions, hook, log, run};
 
 /// Serve containers whose pod has the annotation fastpath.io/clocks
 #[derive(Parser)]
@@ -166,7 +166,7 @@ fn main() -> ExitCode {
 }
 
 fn plugin(args: Args) -> ExitCode {
-    let options = Options {
+    let options = PluginOptions {
         socket: std::path::absolute(&args.daemon.socket).unwrap_or(args.daemon.socket),
         library: args.library.map(|path| std::path::absolute(&path).unwrap_or(path)),
         method: args.method,

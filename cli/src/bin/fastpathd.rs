@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use fastpath_daemon::{Failure, Options, Policy, Service, log, serve};
+use fastpath_daemon::{DaemonOptions, Policy, ServeError, Service, log, serve};
 use fastpath_helper::process::Surroundings;
 use fastpath_measure::Clocks;
 use fastpath_publish::evidence::Trust;
@@ -134,7 +134,7 @@ fn main() -> ExitCode {
     if args.check_policy || args.dry_run {
         return preview(&policy, &args.socket, args.dry_run);
     }
-    let options = Options {
+    let options = DaemonOptions {
         // Processes that it starts may have another working directory.
         socket: std::path::absolute(&args.socket).unwrap_or(args.socket),
         clocks: args.clocks.named(),
@@ -145,9 +145,9 @@ fn main() -> ExitCode {
     };
     let (why, status) = match serve(&options) {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(Failure::Start(why)) => (why, 1),
-        Err(Failure::Host(why)) => (why, 3),
-        Err(Failure::Policy(why)) => (why, NO_POLICY),
+        Err(ServeError::Start(why)) => (why, 1),
+        Err(ServeError::Host(why)) => (why, 3),
+        Err(ServeError::Policy(why)) => (why, NO_POLICY),
     };
     complain(&why);
     ExitCode::from(status)

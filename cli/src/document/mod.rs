@@ -76,14 +76,14 @@ fn schema_of<T: JsonSchema>(command: &str) -> Schema {
 fn schema(document: &str) -> Schema {
     match document {
         "probe" => schema_of::<fastpath_measure::Probe>(document),
-        "doctor" => schema_of::<fastpath_doctor::Report>(document),
-        "trace" => schema_of::<fastpath_tools::trace::Report>(document),
-        "audit" => schema_of::<fastpath_tools::audit::Report>(document),
-        "audit-rescue" => schema_of::<crate::audit::rescue::Report>("audit --rescue"),
-        "bench" => schema_of::<crate::bench::Report>(document),
-        "guard" => schema_of::<fastpath_measure::guard::Report>(document),
+        "doctor" => schema_of::<fastpath_doctor::DoctorReport>(document),
+        "trace" => schema_of::<fastpath_tools::trace::TraceReport>(document),
+        "audit" => schema_of::<fastpath_tools::audit::AuditReport>(document),
+        "audit-rescue" => schema_of::<crate::audit::rescue::RescueReport>("audit --rescue"),
+        "bench" => schema_of::<crate::bench::BenchReport>(document),
+        "guard" => schema_of::<fastpath_measure::guard::GuardReport>(document),
         "status" => schema_of::<crate::attach::status::Status>(document),
-        _ => schema_of::<fastpath_report::data::Report>("report"),
+        _ => schema_of::<fastpath_report::data::FleetReport>("report"),
     }
 }
 

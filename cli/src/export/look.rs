@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::Path as File;
 use std::time::{Duration, Instant};
 
-use fastpath_doctor::{Options, PageFacts, Report, Served, ServedPage, Verdict as Health};
-use fastpath_measure::{Clock, Functions, Histogram, Path, Probe, Verdict, price_samples};
+use fastpath_doctor::{DoctorOptions, DoctorReport, PageFacts, Served, ServedPage, Verdict};
+use fastpath_measure::{CallVerdict, Clock, Functions, Histogram, Path, Probe, price_samples};
 use fastpath_publish::evidence::Trust;
 
 use super::metrics::{Family, Kind};
@@ -30,7 +30,7 @@ struct Costs {
 /// Data seen since the start.
 pub struct Looks {
     costs: Vec<Costs>,
-    doctor: Option<(Instant, Report)>,
+    doctor: Option<(Instant, DoctorReport)>,
     refreshes: Refreshes,
     looks: u64,
 }
@@ -76,7 +76,7 @@ impl Looks {
         if self.doctor.as_ref().is_some_and(|(when, _)| when.elapsed() < DOCTOR) {
             return;
         }
-        let report = fastpath_doctor::examine(&Options {
+        let report = fastpath_doctor::examine(&DoctorOptions {
             root: File::new("/"),
             pid: None,
         });
@@ -157,7 +157,7 @@ fn clocks(probe: &Probe) -> Vec<Family> {
         for (path, name) in PATHS {
             paths.add(&[("clock", clock), ("path", name)], flag(report.measured.path == path));
         }
-        slow.add(&[("clock", clock)], flag(report.measured.verdict == Verdict::Slow));
+        slow.add(&[("clock", clock)], flag(report.measured.verdict == CallVerdict::Slow));
         if let Some(ns) = report.measured.syscall_ns {
             system_call.add(&[("clock", clock)], ns / 1e9);
         }
@@ -180,17 +180,17 @@ fn host(probe: &Probe) -> Vec<Family> {
     vec![clocksource, counter]
 }
 
-fn counter(report: &Report) -> Vec<Family> {
+fn counter(report: &DoctorReport) -> Vec<Family> {
     let mut health = Family::new(
         "fastpath_doctor_verdict",
         Kind::Gauge,
         "1 for doctor's verdict on this host, else 0.",
     );
     for (verdict, name) in [
-        (Health::Healthy, "healthy"),
-        (Health::Slow, "slow"),
-        (Health::Wrong, "wrong"),
-        (Health::Unknown, "unknown"),
+        (Verdict::Healthy, "healthy"),
+        (Verdict::Slow, "slow"),
+        (Verdict::Wrong, "wrong"),
+        (Verdict::Unknown, "unknown"),
     ] {
         health.add(&[("verdict", name)], flag(report.verdict == verdict));
     }

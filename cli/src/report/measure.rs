@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fastpath_doctor::Options;
+use fastpath_doctor::DoctorOptions;
 use fastpath_measure::{CALLS_PER_SAMPLE, Clock, Functions, Kind, Probe, price_samples};
 use fastpath_report::Distribution;
 use fastpath_report::data::{self, ClockPrices, Host, Missing, Part, Prices, Trace};
@@ -24,7 +24,7 @@ pub fn this_host(trace_for: Duration) -> Result<Host, String> {
     let mut or_missing = |what: Part, why: String| missing.push(Missing { what, why });
     output::progress("examining this host");
     // First: it makes the counter readable for this process if it is not.
-    let examined = fastpath_doctor::examine(&Options {
+    let examined = fastpath_doctor::examine(&DoctorOptions {
         root: Path::new("/"),
         pid: None,
     });
@@ -122,7 +122,7 @@ fn trace(duration: Duration) -> Result<Trace, String> {
         duration.as_secs_f64()
     ));
     let outcome = fastpath_tools::trace::run(
-        &fastpath_tools::trace::Options {
+        &fastpath_tools::trace::TraceOptions {
             whom: Whom::All,
             method: Some(Method::Bpf),
             stacks: false,
@@ -146,7 +146,7 @@ impl Observer for Unobserved {
 
     fn note(&mut self, _text: String) {}
 
-    fn show(&mut self, _report: fastpath_tools::trace::Report) {}
+    fn show(&mut self, _report: fastpath_tools::trace::TraceReport) {}
 
     fn is_looking(&self) -> bool {
         false

@@ -6,7 +6,7 @@ mod measure;
 use std::io::IsTerminal;
 use std::path::Path;
 
-use fastpath_report::data::Report;
+use fastpath_report::data::FleetReport;
 
 use crate::args;
 use crate::document;
@@ -41,7 +41,7 @@ pub fn run(options: &args::Report) -> i32 {
             "report: two hosts are called {name}; the page distinguishes them by file and number"
         ));
     }
-    let report = Report {
+    let report = FleetReport {
         fastpath: env!("CARGO_PKG_VERSION").to_owned(),
         hosts,
     };

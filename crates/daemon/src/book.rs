@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use fastpath_page::{ClockSet, Grant, Reader};
-use fastpath_protocol::{Code, Refusal, status};
+use fastpath_protocol::{Code, RequestRefusal, status};
 use fastpath_publish::{Handle, Member, Offsets, SharedPage, counter};
 
 use crate::lease::{Lease, Plan, is_page_read, reopen};
@@ -127,8 +127,8 @@ impl Book {
         offsets: Offsets,
         mailbox: Option<OwnedFd>,
         plan: Option<Plan>,
-    ) -> Result<Grant, Refusal> {
-        let trouble = |what: &str, error: io::Error| Refusal::new(Code::Internal, format!("{what}: {error}"));
+    ) -> Result<Grant, RequestRefusal> {
+        let trouble = |what: &str, error: io::Error| RequestRefusal::new(Code::Internal, format!("{what}: {error}"));
         let has = self.of_user.get(&payer).copied().unwrap_or(0);
         if !payer.is_root() && has >= self.limits.pages_per_user {
             let whose = match payer {
@@ -136,19 +136,19 @@ impl Book {
                 _ => "this container has".into(),
             };
             let sentence = format!("{whose} {has} pages, and none but the host's root may have more");
-            return Err(Refusal::new(Code::Limit, sentence));
+            return Err(RequestRefusal::new(Code::Limit, sentence));
         }
         let most = self.limits.pages_in_all;
         let kept_for_root = if payer.is_root() { 0 } else { most / 16 };
         let is_full = payer.is_container() && self.of_containers >= most / 2;
         if self.size() + kept_for_root >= most || is_full {
             let sentence = format!("there are {} pages already", self.size());
-            return Err(Refusal::new(Code::Limit, sentence));
+            return Err(RequestRefusal::new(Code::Limit, sentence));
         }
         let (lease, mailbox) = match mailbox {
             Some(theirs) => {
                 let lease = Lease::take(&theirs);
-                let lease = lease.map_err(|e| Refusal::new(Code::Malformed, format!("the mailbox: {e}")))?;
+                let lease = lease.map_err(|e| RequestRefusal::new(Code::Malformed, format!("the mailbox: {e}")))?;
                 (lease, theirs)
             }
             None => {

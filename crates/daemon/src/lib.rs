@@ -33,13 +33,13 @@ use fastpath_publish::SharedPage;
 use fastpath_publish::evidence::{self, Trust};
 
 use book::{Book, Limits};
-pub use policy::{Action, Decision, Facts, Fit, Policy, Preview};
+pub use policy::{Action, Decision, Fit, Policy, Preview, ProcessFacts};
 use server::Server;
 pub use service::Service;
 
 /// Options of a daemon.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct DaemonOptions {
     /// Path of the socket.
     pub socket: PathBuf,
     /// Clocks for clients that leave the choice to the daemon; `None`: those that are slow by the kernel's own path.
@@ -54,7 +54,7 @@ pub struct Options {
 
 /// Reason why a daemon does not run.
 #[derive(Debug)]
-pub enum Failure {
+pub enum ServeError {
     /// This host cannot be served: starting again does not help.
     Host(String),
     /// The policy has a mistake, or cannot be read.
@@ -64,20 +64,20 @@ pub enum Failure {
 }
 
 /// Serves until SIGTERM or SIGINT.
-pub fn serve(options: &Options) -> Result<(), Failure> {
+pub fn serve(options: &DaemonOptions) -> Result<(), ServeError> {
     let trust = options.trust;
     // A mistake in the policy is reported before the policy is applied.
     let policy = Policy::read(&options.policy)
-        .map_err(Failure::Policy)?
+        .map_err(ServeError::Policy)?
         .unwrap_or_default();
-    target::kernels_pages_suit().map_err(|e| Failure::Host(e.to_string()))?;
-    evidence::is_promising(trust).map_err(|e| Failure::Host(e.refusal()))?;
+    target::kernels_pages_suit().map_err(|e| ServeError::Host(e.to_string()))?;
+    evidence::is_promising(trust).map_err(|e| ServeError::Host(e.refusal()))?;
     // Before any thread is started, so that all threads inherit the namespace and the blocked signals.
     let entered = cgroup_namespace::enter_that_of_the_first_process();
     let signals = server::Signals::block().map_err(|e| start("signals", e))?;
     fastpath_inject::lease::outlive_breaks().map_err(|e| start("signals", e))?;
     raise_descriptor_limit();
-    evidence::examine_with_offsets(trust).map_err(Failure::Host)?;
+    evidence::examine_with_offsets(trust).map_err(ServeError::Host)?;
 
     // A process that maps a page is never attached: a daemon that read the clocks that it publishes would follow
     // itself.
@@ -105,7 +105,7 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
     };
 
     // Last, so that every client that connects gets an answer at once.
-    let socket = sockets::listen(&options.socket).map_err(Failure::Start)?;
+    let socket = sockets::listen(&options.socket).map_err(ServeError::Start)?;
     let limits = Limits::of_this_process(options.pages_per_user);
     let book = Book::new(handle, limits, socket.keeper());
     let served = Server::new(options, policy, socket, signals, book)
@@ -114,11 +114,11 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
     over.store(true, Ordering::Relaxed);
     let _ = publishing.join();
     log::flush();
-    served.map_err(Failure::Start)
+    served.map_err(ServeError::Start)
 }
 
-fn start(what: &str, error: impl std::fmt::Display) -> Failure {
-    Failure::Start(format!("{what}: {error}"))
+fn start(what: &str, error: impl std::fmt::Display) -> ServeError {
+    ServeError::Start(format!("{what}: {error}"))
 }
 
 /// Raises the descriptor limit as far as this process may: a page takes two descriptors, and there may be thousands of

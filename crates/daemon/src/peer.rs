@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use fastpath_protocol::{Code, Refusal};
+use fastpath_protocol::{Code, RequestRefusal};
 use fastpath_publish::{Offsets, UnknownOffsets};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
@@ -84,9 +84,9 @@ impl Peer {
     };
 
     /// Returns the client's own process.
-    pub(crate) fn process(&self) -> Result<Process, Refusal> {
+    pub(crate) fn process(&self) -> Result<Process, RequestRefusal> {
         if self.pid <= 0 {
-            return Err(Refusal::new(
+            return Err(RequestRefusal::new(
                 Code::Process,
                 "this process is in a PID namespace that fastpathd cannot see into",
             ));
@@ -100,11 +100,11 @@ impl Peer {
     }
 
     /// Returns the process that a pidfd names and its payer; refuses if the client may not act on that process.
-    pub(crate) fn process_of(&self, pidfd: BorrowedFd<'_>) -> Result<(Process, Payer), Refusal> {
+    pub(crate) fn process_of(&self, pidfd: BorrowedFd<'_>) -> Result<(Process, Payer), RequestRefusal> {
         let process = Process::read(pid_of(pidfd)?)?;
         let payer = Payer::of_pid(process.pid, process.uid).map_err(|_| gone(process.pid))?;
         if !self.has_to_do_with(process.uid, payer) {
-            return Err(Refusal::new(
+            return Err(RequestRefusal::new(
                 Code::Denied,
                 format!("process {} is another user's", process.pid),
             ));
@@ -135,7 +135,7 @@ pub struct Process {
 
 impl Process {
     /// Returns the process with this id.
-    pub fn read(pid: i32) -> Result<Process, Refusal> {
+    pub fn read(pid: i32) -> Result<Process, RequestRefusal> {
         match fs::metadata(format!("/proc/{pid}")) {
             Ok(about) => Ok(Process { pid, uid: about.uid() }),
             Err(_) => Err(gone(pid)),
@@ -143,19 +143,19 @@ impl Process {
     }
 
     /// Returns how its clocks differ from this process's.
-    pub fn offsets(&self) -> Result<Offsets, Refusal> {
+    pub fn offsets(&self) -> Result<Offsets, RequestRefusal> {
         Offsets::read(self.pid).map_err(|unknown| {
             let code = match unknown {
                 UnknownOffsets::Gone(_) => Code::Process,
                 UnknownOffsets::Unreadable(_) => Code::Unsupported,
             };
-            Refusal::new(code, unknown.to_string())
+            RequestRefusal::new(code, unknown.to_string())
         })
     }
 }
 
-fn gone(pid: i32) -> Refusal {
-    Refusal::new(Code::Process, format!("there is no process {pid} any more"))
+fn gone(pid: i32) -> RequestRefusal {
+    RequestRefusal::new(Code::Process, format!("there is no process {pid} any more"))
 }
 
 /// Returns the process that a pidfd names, from /proc/self/fdinfo (pidfd_open(2)).
@@ -163,8 +163,8 @@ fn gone(pid: i32) -> Refusal {
 /// A client can send any descriptor. Only the link in /proc/self/fd is a safe way to find out what it is: an ioctl(2)
 /// may be answered by the client itself (FUSE), and the fdinfo of an epoll or inotify descriptor lists as many entries
 /// as the client has made.
-fn pid_of(pidfd: BorrowedFd<'_>) -> Result<i32, Refusal> {
-    let is_no_pidfd = || Refusal::new(Code::Malformed, "the descriptor is not a pidfd");
+fn pid_of(pidfd: BorrowedFd<'_>) -> Result<i32, RequestRefusal> {
+    let is_no_pidfd = || RequestRefusal::new(Code::Malformed, "the descriptor is not a pidfd");
     let fd = pidfd.as_raw_fd();
     let link = fs::read_link(format!("/proc/self/fd/{fd}")).map_err(|_| is_no_pidfd())?;
     if !is_pidfd(&link.to_string_lossy()) {
@@ -178,11 +178,11 @@ fn pid_of(pidfd: BorrowedFd<'_>) -> Result<i32, Refusal> {
         .find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
     match pid {
         Some(pid) if pid > 0 => Ok(pid),
-        Some(0) => Err(Refusal::new(
+        Some(0) => Err(RequestRefusal::new(
             Code::Process,
             "that process is in a PID namespace that fastpathd cannot see into",
         )),
-        Some(_) => Err(Refusal::new(Code::Process, "that process has ended")),
+        Some(_) => Err(RequestRefusal::new(Code::Process, "that process has ended")),
         None => Err(is_no_pidfd()),
     }
 }

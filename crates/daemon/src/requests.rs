@@ -10,7 +10,7 @@ use fastpath_inject::redirection::{REGION_NAME, RegionPlan, region_for};
 use fastpath_inject::region;
 use fastpath_page::{ClockSet, MEMFD_NAME, PAGE_SIZE};
 use fastpath_protocol::{
-    Answer, CLOCK_NAME, Code, FOR_CLOCK, Operation, PATCH_BYTES, Patch, REGION_ROOM, Refusal, Request, SECTIONS,
+    Answer, CLOCK_NAME, Code, FOR_CLOCK, Operation, PATCH_BYTES, Patch, REGION_ROOM, Request, RequestRefusal, SECTIONS,
     Section, Source, TEXT, WITH_MAILBOX, WITH_PROCESS,
 };
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -79,24 +79,23 @@ pub(crate) fn answer(state: &mut State, peer: Peer, packet: &[u8], fds: Vec<Owne
 /// Returns the refusal of a descriptor that no request has.
 pub(crate) fn refuse_descriptors(state: &mut State) -> Answered {
     state.refused += 1;
-    let refusal = Refusal::new(Code::Malformed, "a descriptor is neither a pidfd nor a memfd");
+    let refusal = RequestRefusal::new(Code::Malformed, "a descriptor is neither a pidfd nor a memfd");
     Answered::with(Answer::refusing(0, &refusal), Vec::new())
 }
 
 /// Returns the descriptors that were sent with a request, according to its flags: pidfd and mailbox.
-fn descriptors(request: &Request, fds: Vec<OwnedFd>) -> Result<[Option<OwnedFd>; 2], Refusal> {
+fn descriptors(request: &Request, fds: Vec<OwnedFd>) -> Result<[Option<OwnedFd>; 2], RequestRefusal> {
     let mut fds = fds.into_iter();
     let mut take = |flag: u32| match request.flags & flag {
         0 => Ok(None),
-        _ => fds
-            .next()
-            .map(Some)
-            .ok_or_else(|| Refusal::new(Code::Malformed, "a descriptor that the request speaks of is not there")),
+        _ => fds.next().map(Some).ok_or_else(|| {
+            RequestRefusal::new(Code::Malformed, "a descriptor that the request speaks of is not there")
+        }),
     };
     Ok([take(WITH_PROCESS)?, take(WITH_MAILBOX)?])
 }
 
-fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, Refusal> {
+fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, RequestRefusal> {
     let [process, mailbox] = descriptors(request, fds)?;
     let of_another = process.is_some();
     let (process, payer) = match &process {
@@ -126,13 +125,13 @@ fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> 
 }
 
 /// Returns the clocks that a request asks for, or those that are slow here.
-fn clocks_of(state: &State, request: &Request) -> Result<ClockSet, Refusal> {
+fn clocks_of(state: &State, request: &Request) -> Result<ClockSet, RequestRefusal> {
     let asked = match request.clocks {
         0 => state.slow_clocks(),
         bits => ClockSet(bits).intersection(ClockSet::ALL),
     };
     if asked.is_empty() {
-        return Err(Refusal::new(
+        return Err(RequestRefusal::new(
             Code::Nothing,
             "every clock is on its fast path here: nothing needs fixing",
         ));
@@ -140,11 +139,11 @@ fn clocks_of(state: &State, request: &Request) -> Result<ClockSet, Refusal> {
     Ok(asked)
 }
 
-fn prepare(state: &mut State, peer: Peer, request: &Request) -> Result<Answered, Refusal> {
+fn prepare(state: &mut State, peer: Peer, request: &Request) -> Result<Answered, RequestRefusal> {
     let process = peer.process()?;
     state.policy_allows(process)?;
     let clocks = clocks_of(state, request)?;
-    let unsupported = |why: &dyn std::fmt::Display| Refusal::new(Code::Unsupported, why.to_string());
+    let unsupported = |why: &dyn std::fmt::Display| RequestRefusal::new(Code::Unsupported, why.to_string());
     let is_placed = |address: u64| address.is_multiple_of(PAGE_SIZE as u64) && (1..ADDRESSES).contains(&address);
     if !is_placed(request.vdso) || !is_placed(request.region) || request.vdso.abs_diff(request.region) > REACH {
         return Err(unsupported(
@@ -221,7 +220,7 @@ fn sections() -> [Section; SECTIONS] {
 
 /// Makes the plan's memfd: the region's bytes, then the patches. Returns one descriptor that shows whether the client
 /// still has it, and one for the client.
-fn contents(plan: &RegionPlan, answer: &mut Answer) -> Result<(Plan, OwnedFd), Refusal> {
+fn contents(plan: &RegionPlan, answer: &mut Answer) -> Result<(Plan, OwnedFd), RequestRefusal> {
     let mut bytes = plan.code.clone();
     let note = CoreNote::from_plan(plan, "preload").bytes();
     bytes[region::NOTE as usize..][..note.len()].copy_from_slice(&note);
@@ -235,7 +234,7 @@ fn contents(plan: &RegionPlan, answer: &mut Answer) -> Result<(Plan, OwnedFd), R
         };
         let both = padded(&patch.original).zip(padded(&patch.replacement));
         let (original, replacement) =
-            both.ok_or_else(|| Refusal::new(Code::Internal, "a patch is longer than the protocol allows"))?;
+            both.ok_or_else(|| RequestRefusal::new(Code::Internal, "a patch is longer than the protocol allows"))?;
         let encoded = Patch {
             address: patch.address,
             size: patch.replacement.len() as u32,
@@ -246,14 +245,14 @@ fn contents(plan: &RegionPlan, answer: &mut Answer) -> Result<(Plan, OwnedFd), R
         bytes.extend(encoded.bytes());
     }
     // The client maps it, and a detach recognizes the region by this name.
-    let name = std::ffi::CString::new(REGION_NAME).map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;
+    let name = std::ffi::CString::new(REGION_NAME).map_err(|e| RequestRefusal::new(Code::Internal, e.to_string()))?;
     let made = sealed(&name, &bytes)?;
-    Plan::new(&made).map_err(|e| Refusal::new(Code::Internal, format!("memory for the answer: {e}")))
+    Plan::new(&made).map_err(|e| RequestRefusal::new(Code::Internal, format!("memory for the answer: {e}")))
 }
 
 /// Answers in the packet itself: a memfd would be charged to this process for as long as the client keeps it.
-fn status(state: &State, peer: Peer, request: &Request) -> Result<Answered, Refusal> {
-    let trouble = |why: &dyn std::fmt::Display| Refusal::new(Code::Internal, format!("the status: {why}"));
+fn status(state: &State, peer: Peer, request: &Request) -> Result<Answered, RequestRefusal> {
+    let trouble = |why: &dyn std::fmt::Display| RequestRefusal::new(Code::Internal, format!("the status: {why}"));
     let mut most = PAGES_AT_A_TIME;
     loop {
         let text = serde_json::to_vec(&state.status(peer, request.after, most)).map_err(|e| trouble(&e))?;
@@ -275,12 +274,15 @@ const PAGES_AT_A_TIME: usize = 64;
 
 /// Queues a process to be attached, as if a rule of the policy selected it. Only the host's root may ask for that: the
 /// daemon has more privileges over a process than its user may have.
-fn attach(state: &State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, Refusal> {
+fn attach(state: &State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, RequestRefusal> {
     let [process, _] = descriptors(request, fds)?;
     if peer.uid != 0 || !peer.payer.is_root() {
-        return Err(Refusal::new(Code::Denied, "only root may have processes attached"));
+        return Err(RequestRefusal::new(
+            Code::Denied,
+            "only root may have processes attached",
+        ));
     }
-    let process = process.ok_or_else(|| Refusal::new(Code::Malformed, "the request names no process"))?;
+    let process = process.ok_or_else(|| RequestRefusal::new(Code::Malformed, "the request names no process"))?;
     let (process, payer) = peer.process_of(process.as_fd())?;
     state.policy_allows(process)?;
     let clocks = clocks_of(state, request)?;
@@ -289,7 +291,7 @@ fn attach(state: &State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Re
 }
 
 /// Returns a memfd with these bytes, sealed against every change.
-fn sealed(name: &std::ffi::CStr, bytes: &[u8]) -> Result<OwnedFd, Refusal> {
+fn sealed(name: &std::ffi::CStr, bytes: &[u8]) -> Result<OwnedFd, RequestRefusal> {
     let made = (|| {
         let mut file = File::from(memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
         file.write_all(bytes)?;
@@ -300,5 +302,5 @@ fn sealed(name: &std::ffi::CStr, bytes: &[u8]) -> Result<OwnedFd, Refusal> {
             _ => Err(io::Error::last_os_error()),
         }
     })();
-    made.map_err(|e| Refusal::new(Code::Internal, format!("memory for the answer: {e}")))
+    made.map_err(|e| RequestRefusal::new(Code::Internal, format!("memory for the answer: {e}")))
 }

@@ -15,7 +15,7 @@ use fastpath_image::Isa;
 use fastpath_inject::target;
 use fastpath_measure::{Assume, measure_for_auto};
 use fastpath_page::ClockSet;
-use fastpath_protocol::{Code, Refusal, Request, Status, packet};
+use fastpath_protocol::{Code, Request, RequestRefusal, Status, packet};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
@@ -29,11 +29,11 @@ use crate::finding::Finder;
 use crate::log::{Priority, say};
 use crate::payer::Payer;
 use crate::peer::{Examined, Peer, Process};
-use crate::policy::{Action, Facts, Policy, Watcher};
+use crate::policy::{Action, Policy, ProcessFacts, Watcher};
 use crate::requests;
 use crate::shares::Shares;
 use crate::sockets::{Listener, QUEUE};
-use crate::{Options, log};
+use crate::{DaemonOptions, log};
 
 /// Timeout of a silent connection.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -83,13 +83,13 @@ pub(crate) struct State {
 
 impl State {
     /// Refuses a process for which the policy says never.
-    pub(crate) fn policy_allows(&self, process: Process) -> Result<(), Refusal> {
+    pub(crate) fn policy_allows(&self, process: Process) -> Result<(), RequestRefusal> {
         let policy = self.watcher.policy();
         if policy.rules() == 0 {
             return Ok(());
         }
-        match policy.decide(&Facts::read(process)) {
-            Some(decision) if decision.action == Action::Never => Err(Refusal::new(
+        match policy.decide(&ProcessFacts::read(process)) {
+            Some(decision) if decision.action == Action::Never => Err(RequestRefusal::new(
                 Code::Policy,
                 format!("{} says never for process {}", self.policy_file.display(), process.pid),
             )),
@@ -98,10 +98,10 @@ impl State {
     }
 
     /// Queues a process to be attached with its descendants.
-    pub(crate) fn attach(&self, process: Process, payer: Payer, clocks: ClockSet) -> Result<(), Refusal> {
+    pub(crate) fn attach(&self, process: Process, payer: Payer, clocks: ClockSet) -> Result<(), RequestRefusal> {
         if !Isa::HOST.facts().attaches {
             let why = "running processes are attached on x86-64 only";
-            return Err(Refusal::new(Code::Unsupported, why));
+            return Err(RequestRefusal::new(Code::Unsupported, why));
         }
         self.watcher.attach(process, payer, clocks)
     }
@@ -209,7 +209,7 @@ pub(crate) struct Server {
 impl Server {
     /// Creates a server.
     pub(crate) fn new(
-        options: &Options,
+        options: &DaemonOptions,
         policy: Policy,
         listener: Listener,
         signals: Signals,
@@ -351,7 +351,7 @@ impl Server {
                 ..Connection::new(socket, peer)
             };
             if !connection.is_counted {
-                let refusal = Refusal::new(Code::Limit, "this user has as many connections as one may have");
+                let refusal = RequestRefusal::new(Code::Limit, "this user has as many connections as one may have");
                 let answer = fastpath_protocol::Answer::refusing(0, &refusal);
                 let _ = packet::send(connection.socket.as_fd(), &answer.bytes(), &[]);
                 self.end(connection, now);

@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt,
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fastpath_protocol::{Client, Failure, SOCKET, SOCKET_VARIABLE};
+use fastpath_protocol::{Client, ClientError, SOCKET, SOCKET_VARIABLE};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, listen as listen_on, socket,
 };
@@ -41,7 +41,7 @@ pub(crate) fn listen(path: &Path) -> Result<Listener, String> {
     match fs::symlink_metadata(path) {
         Ok(there) if there.file_type().is_socket() => match Client::connect_to(path) {
             Ok(_) => return Err(failed("cannot listen", &"another fastpathd listens there")),
-            Err(Failure::NoDaemon { error, .. }) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            Err(ClientError::NoDaemon { error, .. }) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 fs::remove_file(path).map_err(|e| failed("a dead daemon's socket cannot be removed", &e))?;
             }
             Err(error) => return Err(failed("cannot listen", &error)),

@@ -5,7 +5,7 @@ mod mutations;
 
 use std::time::Duration;
 
-use fastpath_daemon::{Facts, Policy};
+use fastpath_daemon::{Policy, ProcessFacts};
 
 #[test]
 fn whatever_the_bytes_they_are_a_policy_or_told_what_is_wrong() {
@@ -17,7 +17,7 @@ fn whatever_the_bytes_they_are_a_policy_or_told_what_is_wrong() {
             Ok(policy) => {
                 policies += 1;
                 let path = Some(text.into_owned());
-                let _ = policy.decide(&Facts {
+                let _ = policy.decide(&ProcessFacts {
                     uid: 0,
                     executable: path.clone(),
                     cgroup: path,

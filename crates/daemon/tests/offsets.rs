@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::time::{Duration, Instant};
 
-use fastpath_image::{Image, Instance, KernelFunctions, Options, Placement, Vdso, own_vdso};
+use fastpath_image::{Image, Instance, InstanceConfig, KernelFunctions, Placement, Vdso, own_vdso};
 use fastpath_page::{ClockSet, PAGE_SIZE};
 use fastpath_publish::evidence::{Offsets, Trust, Unsolvable, offsets};
 use fastpath_publish::host::init;
@@ -122,9 +122,9 @@ fn map(page: &SharedPage) -> ClockGettime {
         reader.as_raw_fd(),
     );
     let address = base as u64 + PAGE_SIZE as u64;
-    let options = Options {
+    let options = InstanceConfig {
         kernel: KernelFunctions::NONE,
-        ..Options::at(Placement::at(address))
+        ..InstanceConfig::at(Placement::at(address))
     };
     let instance = Instance::new(Image::host(), &options).expect("an instance");
     let image = NonNull::new(address as *mut u8).expect("mapped");

@@ -2,7 +2,7 @@
 
 use super::facts::{Counter, Facts, Kernel, KernelLog, Machine, Process, Stated, StatedBy};
 use super::root::Root;
-use super::{Options, arch, counter_reads, host, kernel_log, process, rate};
+use super::{DoctorOptions, arch, counter_reads, host, kernel_log, process, rate};
 use fastpath_evidence::{Drift, Evidence, Timeouts, Warp};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
@@ -31,7 +31,7 @@ const READS: Limit = Limit {
     reads: u64::MAX,
 };
 
-pub(super) fn gather(root: &Root, options: &Options) -> Result<Facts, String> {
+pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, String> {
     // The process comes first, because it may not exist.
     let asked = options
         .pid
@@ -192,12 +192,12 @@ const TSC_FREQ: &str = "/sys/devices/system/cpu/cpu0/tsc_freq_khz";
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Report, Verdict, examine};
+    use super::super::{DoctorReport, Verdict, examine};
     use super::*;
     use std::path::Path;
 
-    fn report(root: &Path, pid: Option<u32>) -> Report {
-        examine(&Options { root, pid }).unwrap()
+    fn report(root: &Path, pid: Option<u32>) -> DoctorReport {
+        examine(&DoctorOptions { root, pid }).unwrap()
     }
 
     #[test]

@@ -44,7 +44,7 @@ use std::path::Path;
 use std::time::Instant;
 
 /// Options of an examination.
-pub struct Options<'a> {
+pub struct DoctorOptions<'a> {
     /// The root: `/`, or a directory with a copy of a host's /proc, /sys and /dev.
     pub root: &'a Path,
     /// A process to examine in addition to the host.
@@ -75,7 +75,7 @@ impl Belief {
 
 /// Result of an examination.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
-pub struct Report {
+pub struct DoctorReport {
     /// The verdict.
     pub verdict: Verdict,
     /// The verdict in a sentence.
@@ -102,7 +102,7 @@ pub struct Report {
 /// Examines the host, and the process if there is one. If this process may not read the counter (PR_SET_TSC), it allows
 /// itself to, because a clock read would otherwise kill it, and reports that. The error says why nothing of the process
 /// can be seen.
-pub fn examine(options: &Options) -> Result<Report, String> {
+pub fn examine(options: &DoctorOptions) -> Result<DoctorReport, String> {
     // This must precede every clock read: where the counter is forbidden, the kernel's vDSO is killed by it too.
     if !counter::usable() {
         counter::allow();
@@ -112,17 +112,17 @@ pub fn examine(options: &Options) -> Result<Report, String> {
     let root = Root::at(options.root);
     let mut facts = gather::gather(&root, options)?;
     facts.counter.evidence.is_readable = was_readable;
-    let mut report = Report::from_facts(facts, root.into_unseen());
+    let mut report = DoctorReport::from_facts(facts, root.into_unseen());
     report.elapsed_ms = begun.elapsed().as_millis() as u64;
     Ok(report)
 }
 
-impl Report {
+impl DoctorReport {
     /// Derives the report from facts, without reading anything else.
-    pub fn from_facts(facts: Facts, unseen: Vec<Unseen>) -> Report {
+    pub fn from_facts(facts: Facts, unseen: Vec<Unseen>) -> DoctorReport {
         let findings = findings::from_facts(&facts);
         let verdict = Verdict::from_facts(&facts, &findings);
-        Report {
+        DoctorReport {
             verdict,
             summary: findings::summary(&facts, &findings, verdict),
             remedies: remedies::from_facts(&facts, &findings),
@@ -137,23 +137,23 @@ impl Report {
     }
 
     /// Derives the report on the host alone from facts without names, paths and addresses: others may read it.
-    pub fn without_names(&self) -> Report {
-        Report {
+    pub fn without_names(&self) -> DoctorReport {
+        DoctorReport {
             elapsed_ms: self.elapsed_ms,
-            ..Report::from_facts(self.facts.clone().without_names(), self.unseen.clone())
+            ..DoctorReport::from_facts(self.facts.clone().without_names(), self.unseen.clone())
         }
     }
 
     /// Adds samples of the process's clock reads, or the reason why there are none, and derives the report anew.
-    pub fn with_reads(self, reads: Result<facts::Reads, std::io::Error>) -> Report {
-        let Report {
+    pub fn with_reads(self, reads: Result<facts::Reads, std::io::Error>) -> DoctorReport {
+        let DoctorReport {
             mut facts,
             mut unseen,
             elapsed_ms,
             ..
         } = self;
         let Some(process) = &mut facts.process else {
-            return Report::from_facts(facts, unseen);
+            return DoctorReport::from_facts(facts, unseen);
         };
         match reads {
             Ok(reads) => {
@@ -168,9 +168,9 @@ impl Report {
                     .to_owned(),
             }),
         }
-        Report {
+        DoctorReport {
             elapsed_ms,
-            ..Report::from_facts(facts, unseen)
+            ..DoctorReport::from_facts(facts, unseen)
         }
     }
 }

@@ -509,12 +509,12 @@ fn unsound_counter(facts: &Facts, findings: &[Finding]) -> Option<Remedy> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Report;
+    use super::super::DoctorReport;
     use super::super::samples;
     use super::*;
 
     fn ids(facts: Facts) -> Vec<Cow<'static, str>> {
-        let remedies = Report::from_facts(facts, Vec::new()).remedies.into_iter();
+        let remedies = DoctorReport::from_facts(facts, Vec::new()).remedies.into_iter();
         remedies.map(|remedy| remedy.id).collect()
     }
 
@@ -542,7 +542,7 @@ mod tests {
         fn every_remedy_has_its_price_and_the_dangerous_one_its_danger() {
             let mut facts = samples::hpet();
             facts.kernel.release = "5.10.0".to_owned();
-            let report = Report::from_facts(facts, Vec::new());
+            let report = DoctorReport::from_facts(facts, Vec::new());
             let ids: Vec<_> = report.remedies.iter().map(|remedy| &*remedy.id).collect();
             assert_eq!(ids, ["run", "attach", "trust-tsc", "newer-kernel"]);
             assert!(report.remedies.iter().all(|remedy| !remedy.price.is_empty()));
@@ -559,7 +559,7 @@ mod tests {
             let mut typed = 0;
             for remedy in hosts
                 .into_iter()
-                .flat_map(|facts| Report::from_facts(facts, Vec::new()).remedies)
+                .flat_map(|facts| DoctorReport::from_facts(facts, Vec::new()).remedies)
             {
                 let words: String = remedy.does.split('`').step_by(2).collect();
                 for command in ["fastpath", "sudo", "echo", " -", "tsc=", "_mode"] {
@@ -578,7 +578,7 @@ mod tests {
             facts.counter.evidence.warp = Some(warped.clone());
             let features = facts.counter.evidence.features.as_mut().unwrap();
             (features.rdtscp, features.virtual_cpu) = (true, false);
-            let constant = Report::from_facts(facts.clone(), Vec::new()).remedies;
+            let constant = DoctorReport::from_facts(facts.clone(), Vec::new()).remedies;
             assert!(
                 constant[0].id == "run" && constant[0].price.contains("counters differ"),
                 "{constant:?}"
@@ -605,7 +605,7 @@ mod tests {
             let mut not_compared = facts.clone();
             not_compared.counter.evidence.warp.as_mut().unwrap().pairs.clear();
             assert!(!ids(not_compared).contains(&"run-trusting".into()));
-            let remedies = Report::from_facts(facts, Vec::new()).remedies;
+            let remedies = DoctorReport::from_facts(facts, Vec::new()).remedies;
             assert_eq!(remedies[0].id, "run-trusting");
             assert!(remedies[0].price.contains("wrong time"), "{remedies:?}");
         }

@@ -8,7 +8,7 @@ use fastpath_measure::functions::Call;
 use fastpath_measure::host::TimensOffset;
 use fastpath_measure::path::Path;
 use fastpath_measure::probe::{ClockReport, FunctionReport, Measured};
-use fastpath_measure::verdict::{Verdict, judge};
+use fastpath_measure::verdict::{CallVerdict, judge};
 use fastpath_measure::{ClockMonotonicity, Monotonicity, Steps};
 
 const COUNTER_NS: f64 = 18.0;
@@ -320,7 +320,7 @@ pub(super) fn aarch64() -> Facts {
         path: Path::Syscall,
         ns: Some(92.0),
         syscall_ns: Some(90.0),
-        verdict: Verdict::SyscallOnly,
+        verdict: CallVerdict::SyscallOnly,
         why: None,
     };
     facts

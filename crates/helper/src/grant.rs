@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use fastpath_evidence::PageCopy;
 use fastpath_inject::Shared;
 use fastpath_page::{ClockSet, Grant, Page, Reader};
-use fastpath_protocol::client::Failure;
-use fastpath_protocol::{Client, Code, Refusal};
+use fastpath_protocol::client::ClientError;
+use fastpath_protocol::{Client, Code, RequestRefusal};
 use fastpath_publish::evidence::{self, Trust};
 use fastpath_publish::{News, Offsets, Publisher, UnknownOffsets};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -30,10 +30,10 @@ pub struct Purpose<'a> {
 }
 
 /// Returns a page of the host's daemon, kept as long as a process maps `mailbox`, or a mailbox of the daemon's.
-pub fn of_host(purpose: Purpose<'_>, mailbox: Option<&Shared>) -> Result<Grant, Failure> {
+pub fn of_host(purpose: Purpose<'_>, mailbox: Option<&Shared>) -> Result<Grant, ClientError> {
     let client = Client::connect()?;
-    let internal = |e: &dyn std::fmt::Display| Refusal::new(Code::Internal, e.to_string());
-    let is_passing = |answer: &Result<Grant, Failure>| matches!(answer, Err(Failure::Refused(refusal)) if refusal.code == Code::Process);
+    let internal = |e: &dyn std::fmt::Display| RequestRefusal::new(Code::Internal, e.to_string());
+    let is_passing = |answer: &Result<Grant, ClientError>| matches!(answer, Err(ClientError::Refused(refusal)) if refusal.code == Code::Process);
     let once = || {
         let theirs = mailbox.map(Shared::reopen).transpose().map_err(|e| internal(&e))?;
         client.page(purpose.clocks, purpose.process, theirs)
@@ -63,8 +63,8 @@ fn retried<T>(work: impl Fn() -> T, is_passing: impl Fn(&T) -> bool) -> T {
 }
 
 /// Returns whether the policy of the host's daemon forbids the page.
-pub fn is_forbidden(failure: &Failure) -> bool {
-    matches!(failure, Failure::Refused(refusal) if refusal.code == Code::Policy)
+pub fn is_forbidden(failure: &ClientError) -> bool {
+    matches!(failure, ClientError::Refused(refusal) if refusal.code == Code::Policy)
 }
 
 /// Returns a publisher in this process, and its grant for programs with these offsets. It publishes once the counter is

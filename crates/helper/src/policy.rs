@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use fastpath_daemon::Policy;
-use fastpath_protocol::{Client, Failure};
+use fastpath_protocol::{Client, ClientError};
 
 /// Policy of this host's daemon, read at each question: the file may change.
 #[derive(Clone)]
@@ -11,9 +11,9 @@ pub struct DaemonsPolicy(PathBuf);
 
 impl DaemonsPolicy {
     /// Finds the policy; `None` if no daemon runs. The error: another user listens in its place.
-    pub fn find() -> Result<Option<DaemonsPolicy>, Failure> {
+    pub fn find() -> Result<Option<DaemonsPolicy>, ClientError> {
         let status = match Client::connect() {
-            Err(failure @ Failure::AnotherUsers { .. }) => return Err(failure),
+            Err(failure @ ClientError::AnotherUsers { .. }) => return Err(failure),
             connected => connected.and_then(|client| client.state()).ok(),
         };
         Ok(status.and_then(|status| Some(DaemonsPolicy(status.policy?.into()))))

@@ -26,7 +26,7 @@ impl Placement {
 
 /// Settings of an instance.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct InstanceConfig {
     /// Where it will be mapped.
     pub placement: Placement,
     /// The functions to which it falls back.
@@ -39,10 +39,10 @@ pub struct Options {
     pub serve_clocks: bool,
 }
 
-impl Options {
+impl InstanceConfig {
     /// Returns the settings for a process without a vDSO on a CPU like this one.
-    pub fn at(placement: Placement) -> Options {
-        Options {
+    pub fn at(placement: Placement) -> InstanceConfig {
+        InstanceConfig {
             placement,
             kernel: KernelFunctions::NONE,
             cpu: CpuFeatures::of_this_cpu(),
@@ -98,7 +98,7 @@ pub struct Instance {
 
 impl Instance {
     /// Makes an instance in its own memory.
-    pub fn new(image: &Image, options: &Options) -> Result<Instance, InstanceError> {
+    pub fn new(image: &Image, options: &InstanceConfig) -> Result<Instance, InstanceError> {
         let mut bytes = vec![0; image.bytes.len()];
         image.instantiate_into(options, &mut bytes)?;
         Ok(Instance { bytes })
@@ -134,7 +134,7 @@ const KERNELS_OWN: [&str; 2] = ["getcpu", "time"];
 
 impl Image {
     /// Writes an instance to the beginning of `buffer` and returns its size. Allocates nothing and keeps no reference.
-    pub fn instantiate_into(&self, options: &Options, buffer: &mut [u8]) -> Result<usize, InstanceError> {
+    pub fn instantiate_into(&self, options: &InstanceConfig, buffer: &mut [u8]) -> Result<usize, InstanceError> {
         self.check(options)?;
         let needed = self.bytes.len();
         let room = buffer.len();
@@ -205,7 +205,7 @@ impl Image {
         self.slots_at + index.unwrap_or_else(|| panic!("{function} has no slot")) * self.word()
     }
 
-    fn check(&self, options: &Options) -> Result<(), InstanceError> {
+    fn check(&self, options: &InstanceConfig) -> Result<(), InstanceError> {
         let isa = self.isa;
         let Placement { address, page_offset } = options.placement;
         let page_size = PAGE_SIZE as i64;

@@ -25,7 +25,7 @@ mod built {
 pub use elf::ElfError;
 pub use fastpath_isa::{CpuFeatures, Isa};
 pub use image::{Function, Image};
-pub use instance::{Instance, InstanceError, Options, Placement};
+pub use instance::{Instance, InstanceConfig, InstanceError, Placement};
 pub use kernel::KernelFunctions;
 pub use own::{MappedVdso, own_vdso};
 pub use runtimes::{go_version, musl_version};

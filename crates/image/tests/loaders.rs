@@ -2,7 +2,7 @@
 
 use fastpath_image::elf::*;
 use fastpath_image::{
-    Image, Instance, Isa, KernelFunctions, Options, Placement, Vdso, is_fastpath, own_vdso, page_abi,
+    Image, Instance, InstanceConfig, Isa, KernelFunctions, Placement, Vdso, is_fastpath, own_vdso, page_abi,
 };
 
 /// Returns the offset at which a loader finds a function of a version. Loaders trust a vDSO, so these panic where they
@@ -248,9 +248,9 @@ fn images() -> impl Iterator<Item = &'static Image> {
 }
 
 fn instance(image: &Image, kernel: KernelFunctions) -> Instance {
-    let options = Options {
+    let options = InstanceConfig {
         kernel,
-        ..Options::at(Placement::at(0x7000_0000))
+        ..InstanceConfig::at(Placement::at(0x7000_0000))
     };
     Instance::new(image, &options).unwrap()
 }
@@ -336,7 +336,7 @@ fn a_page_is_refused_beyond_the_codes_reach_which_is_all_addresses_on_32_bit_isa
                 address: 0x1000_0000,
                 page_offset,
             };
-            Instance::new(image, &Options::at(placement))
+            Instance::new(image, &InstanceConfig::at(placement))
         };
         let isa = image.isa();
         let reach = isa.facts().page_reach.0.next_power_of_two() as i64;

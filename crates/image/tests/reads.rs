@@ -272,7 +272,7 @@ fn a_coarse_clock_is_ten_instructions_from_the_kernels_function() {
 fn an_instance_that_goes_back_to_nothing_runs_at_any_address() {
     for image in fastpath_image::Isa::ALL.into_iter().filter_map(Image::for_isa) {
         let at = |address| {
-            let options = fastpath_image::Options::at(fastpath_image::Placement::at(address));
+            let options = fastpath_image::InstanceConfig::at(fastpath_image::Placement::at(address));
             fastpath_image::Instance::new(image, &options).unwrap()
         };
         assert_eq!(at(0).bytes(), at(0x7000_0000).bytes(), "{}", image.isa());

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use fastpath_code::rescue::thunk::{Routine, Thunk, thunk, to_entry};
 use fastpath_code::rescue::window::{Jump, Kind};
 use fastpath_code::rescue::{Calls, Window, analyse, analyse_all};
-use fastpath_image::{CpuFeatures, Image, Instance, Isa, KernelFunctions, Options, Placement, Vdso, own_vdso};
+use fastpath_image::{CpuFeatures, Image, Instance, InstanceConfig, Isa, KernelFunctions, Placement, Vdso, own_vdso};
 use fastpath_inject::redirection::{Journal, Purpose, plan, region_for};
 use fastpath_inject::region;
 use fastpath_page::ClockSet;
@@ -220,7 +220,7 @@ fn print_mapped(image: &Image) {
     let at = image_at(isa);
     let place = |name: &str| KERNEL_FUNCTIONS.iter().position(|known| *known == name);
     let kernels = |name: &str| Some(at + 0x10_0000 + 0x100 * place(name)? as u64);
-    let options = Options {
+    let options = InstanceConfig {
         placement: Placement::at(at),
         kernel: KernelFunctions::from_fn(kernels),
         cpu: CpuFeatures {

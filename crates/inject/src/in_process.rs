@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use fastpath_image::{Image, Instance, KernelFunctions, MappedVdso, Options, Placement, own_vdso};
+use fastpath_image::{Image, Instance, InstanceConfig, KernelFunctions, MappedVdso, Placement, own_vdso};
 use nix::errno::Errno;
 
 use crate::error::{Error, Result, tried};
@@ -51,9 +51,9 @@ impl InProcess {
             page.as_raw_fd(),
         )?;
         let (image, entries) = (base + region::IMAGE as usize, base + region::HOOK as usize);
-        let options = Options {
+        let options = InstanceConfig {
             kernel,
-            ..Options::at(Placement::at(image as u64))
+            ..InstanceConfig::at(Placement::at(image as u64))
         };
         let instance = Instance::new(Image::host(), &options).map_err(|e| refuse(&e))?;
         let jumps = jumps(image, entries).map_err(|e| refuse(&e))?;

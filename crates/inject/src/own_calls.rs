@@ -12,7 +12,7 @@ use fastpath_image::Isa;
 use nix::errno::Errno;
 
 use crate::error::{Error, Result};
-use crate::seccomp_filter::{Call, Filter, Instruction, MOST_INSTRUCTIONS, Verdict};
+use crate::seccomp_filter::{Call, Filter, FilterVerdict, Instruction, MOST_INSTRUCTIONS};
 use crate::target;
 use crate::tracee::Tracee;
 
@@ -65,9 +65,9 @@ pub fn obstacle(filters: &[Filter], isa: Isa) -> Option<String> {
 /// Returns what a filter may answer to a call other than SECCOMP_RET_ALLOW, in words.
 pub fn answer_other_than_allow(filters: &[Filter], call: Call, name: &str) -> Option<String> {
     filters.iter().find_map(|filter| match filter.verdict(call) {
-        Verdict::Allowed => None,
-        Verdict::Not(action) => Some(format!("it has a seccomp filter that may answer {name} by {action}")),
-        Verdict::Unknown => Some(format!(
+        FilterVerdict::Allowed => None,
+        FilterVerdict::Not(action) => Some(format!("it has a seccomp filter that may answer {name} by {action}")),
+        FilterVerdict::Unknown => Some(format!(
             "it has a seccomp filter whose answer to {name} cannot be foreseen"
         )),
     })

@@ -1,9 +1,9 @@
 //! 32-bit Arm, from version 7-A on. Instructions: Arm ARM F5.1.
 
 use crate::bytes::{first_u32, put_u32, u32_at};
-use crate::{Counter, Facts, SystemCalls, Unwind, Version};
+use crate::{Counter, IsaFacts, SystemCalls, Unwind, Version};
 
-pub(crate) const FACTS: Facts = Facts {
+pub(crate) const FACTS: IsaFacts = IsaFacts {
     name: c"arm",
     rust_name: "arm",
     is_64: false,

@@ -6,7 +6,7 @@ use crate::{AnsweredCalls, CpuFeatures, SystemCalls};
 
 /// What an ISA differs in.
 #[derive(Debug)]
-pub struct Facts {
+pub struct IsaFacts {
     /// Its name as users see it, which is also that of its folders. `qemu-NAME` is its emulator.
     pub name: &'static CStr,
     /// Its name in Rust (`target_arch`).
@@ -109,7 +109,7 @@ pub static HOSTS_VERSION: Version = Version {
     weak: &[],
 };
 
-impl Facts {
+impl IsaFacts {
     /// Returns whether the image exports a function of this plain name.
     pub fn exports(&self, function: &str) -> bool {
         let mut names = self.vdso.iter().flat_map(|version| version.functions);

@@ -1,9 +1,9 @@
 //! i386: 32-bit programs, under a 64-bit kernel or alone.
 
 use crate::bytes::{put_u32, u32_at};
-use crate::{Facts, SystemCalls, Unwind, Version, x86};
+use crate::{IsaFacts, SystemCalls, Unwind, Version, x86};
 
-pub(crate) const FACTS: Facts = Facts {
+pub(crate) const FACTS: IsaFacts = IsaFacts {
     name: c"i386",
     rust_name: "x86",
     is_64: false,

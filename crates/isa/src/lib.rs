@@ -1,6 +1,6 @@
 //! What an instruction set differs in: one file for each ISA, with the same few names in each.
 //!
-//! - `FACTS` ([`Facts`]) is for every ISA, on every host: numbers, names, instructions, and how its image is compiled.
+//! - `FACTS` ([`IsaFacts`]) is for every ISA, on every host: numbers, names, instructions, and how its image is compiled.
 //!   The constants of the C and assembler code are generated from it ([`c::header`], [`c::version_script`]).
 //! - `cpu` is code for the CPU that this was compiled for: the ordered read of its counter, and the barriers around it.
 #![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
@@ -17,7 +17,7 @@ mod x86;
 mod x86_64;
 
 pub use calls::{AnsweredCalls, SystemCalls};
-pub use facts::{Counter, Facts, HOSTS_VERSION, Unwind, Version};
+pub use facts::{Counter, HOSTS_VERSION, IsaFacts, Unwind, Version};
 pub use features::CpuFeatures;
 pub use i386::jump as i386_jump;
 
@@ -67,7 +67,7 @@ impl Isa {
     pub const HOST: Isa = cpu::ISA;
 
     /// Returns what this ISA differs in.
-    pub const fn facts(self) -> &'static Facts {
+    pub const fn facts(self) -> &'static IsaFacts {
         match self {
             Isa::X86_64 => &x86_64::FACTS,
             Isa::I386 => &i386::FACTS,

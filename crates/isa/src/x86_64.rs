@@ -1,9 +1,9 @@
 //! x86-64.
 
 use crate::bytes::put_u32;
-use crate::{AnsweredCalls, Facts, SystemCalls, Unwind, Version, x86};
+use crate::{AnsweredCalls, IsaFacts, SystemCalls, Unwind, Version, x86};
 
-pub(crate) const FACTS: Facts = Facts {
+pub(crate) const FACTS: IsaFacts = IsaFacts {
     name: c"x86_64",
     rust_name: "x86_64",
     is_64: true,

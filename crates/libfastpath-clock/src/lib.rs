@@ -13,7 +13,7 @@ use fastpath::fastpath_reason_string;
 
 /// `struct fastpath_clock_evidence`
 #[repr(C)]
-struct Facts {
+struct ClockEvidence {
     source: c_int,
     is_used: c_int,
     reason: u32,
@@ -39,7 +39,7 @@ unsafe extern "C" {
     safe fn fastpath_clock_read() -> u64;
     safe fn fastpath_clock_read_unordered() -> u64;
     safe fn fastpath_clock_now_bounded(utc: &mut Bounds) -> c_int;
-    fn fastpath_clock_evidence(facts: *mut Facts);
+    fn fastpath_clock_evidence(facts: *mut ClockEvidence);
 }
 
 /// `FASTPATH_CLOCK_MAY_PUBLISH`
@@ -117,7 +117,7 @@ pub struct Evidence {
 pub fn evidence() -> Evidence {
     let mut facts = std::mem::MaybeUninit::uninit();
     // SAFETY: the function fills in the whole struct.
-    let facts: Facts = unsafe {
+    let facts: ClockEvidence = unsafe {
         fastpath_clock_evidence(facts.as_mut_ptr());
         facts.assume_init()
     };

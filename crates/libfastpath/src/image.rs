@@ -2,7 +2,9 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use fastpath_publish::host::image::{CpuFeatures, Image, InstanceError, Isa, KernelFunctions, Options, Placement};
+use fastpath_publish::host::image::{
+    CpuFeatures, Image, InstanceConfig, InstanceError, Isa, KernelFunctions, Placement,
+};
 
 use crate::error::{Error, answer};
 use crate::plain::{Sized32, copy_out, take};
@@ -223,7 +225,7 @@ unsafe fn instantiate(
 ) -> Result<c_int, Error> {
     let image = image.ok_or(Error::INVALID)?;
     let options = if options.is_null() {
-        Options::at(Placement::at(0))
+        InstanceConfig::at(Placement::at(0))
     } else {
         // SAFETY: the caller guarantees that the options can be read.
         unsafe { instance_options(options)? }
@@ -245,7 +247,7 @@ unsafe fn instantiate(
     Ok(size as c_int)
 }
 
-unsafe fn instance_options(options: *const InstanceOptions) -> Result<Options, Error> {
+unsafe fn instance_options(options: *const InstanceOptions) -> Result<InstanceConfig, Error> {
     // SAFETY: the caller guarantees that the options begin with their size.
     let options = unsafe { take(options)? };
     let unknown = options.flags & !(INSTANCE_NO_CLOCKS | INSTANCE_CPU_FEATURES) != 0;
@@ -275,7 +277,7 @@ unsafe fn instance_options(options: *const InstanceOptions) -> Result<Options, E
     } else {
         CpuFeatures::of_this_cpu()
     };
-    Ok(Options {
+    Ok(InstanceConfig {
         placement: Placement {
             address: options.address,
             page_offset: options.page_offset,

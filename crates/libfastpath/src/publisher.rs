@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fastpath_publish::host::evidence::Trust;
 use fastpath_publish::host::image::Image;
 use fastpath_publish::host::{
-    Advice, BadRelation, Bracket, Busy, ClockSet, NotPublished, Options, Publisher, Reason, Refreshed, Relation,
-    Sample, Source, ThisHost, Trap,
+    Advice, BadRelation, Bracket, Busy, ClockSet, NotPublished, Publisher, PublisherConfig, Reason, Refreshed,
+    Relation, Sample, Source, ThisHost, Trap,
 };
 
 use crate::error::{Error, answer};
@@ -214,7 +214,7 @@ unsafe fn publisher_init(
             read_clock: None,
             context: std::ptr::null_mut(),
         };
-        (source, Options::default())
+        (source, PublisherConfig::default())
     } else {
         // SAFETY: the caller guarantees that the options begin with their size.
         unsafe { publisher_options(options)? }
@@ -234,7 +234,7 @@ unsafe fn publisher_init(
     Ok(0)
 }
 
-unsafe fn publisher_options(options: *const PublisherOptions) -> Result<(Callbacks, Options), Error> {
+unsafe fn publisher_options(options: *const PublisherOptions) -> Result<(Callbacks, PublisherConfig), Error> {
     // SAFETY: the caller guarantees that the options begin with their size.
     let options = unsafe { take(options)? };
     let clocks = match options.clocks {
@@ -257,7 +257,7 @@ unsafe fn publisher_options(options: *const PublisherOptions) -> Result<(Callbac
     };
     Ok((
         source,
-        Options {
+        PublisherConfig {
             clocks,
             on_demand: options.flags & ON_DEMAND != 0,
             relation,

@@ -151,7 +151,7 @@ fn is_slow(libc: f64, syscall: f64, counter: f64) -> bool {
 mod tests {
     use super::*;
     use crate::probe::Probe;
-    use crate::verdict::Verdict;
+    use crate::verdict::CallVerdict;
     use std::time::{Duration, Instant};
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
                 .unwrap()
                 .measured
                 .verdict;
-            assert_eq!(path.is_slow, verdict == Verdict::Slow, "{path:?}, {verdict:?}");
+            assert_eq!(path.is_slow, verdict == CallVerdict::Slow, "{path:?}, {verdict:?}");
         }
     }
 
@@ -180,7 +180,7 @@ mod tests {
             let found = probe.clocks.iter().find(|report| report.clock == path.clock).unwrap();
             assert_eq!(
                 path.is_slow,
-                found.measured.verdict == Verdict::Slow,
+                found.measured.verdict == CallVerdict::Slow,
                 "{path:?}, {found:?}"
             );
             assert_eq!(

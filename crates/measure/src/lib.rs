@@ -40,5 +40,5 @@ pub use probe::{ClockReport, FunctionReport, Measured, Probe};
 pub use readable::{Met, forbid_counter_again, make_clocks_readable};
 pub use stats::{Spread, Summary};
 pub use vdso::VdsoFacts;
-pub use verdict::Verdict;
+pub use verdict::CallVerdict;
 pub use vsyscall::{Entry, Mode, Vsyscall};

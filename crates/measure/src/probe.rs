@@ -9,7 +9,7 @@ use crate::price::{Effort, ticks_per_call};
 use crate::stats::tenths;
 use crate::timer::Timer;
 use crate::vdso::Vdso;
-use crate::verdict::{Verdict, judge};
+use crate::verdict::{CallVerdict, judge};
 use crate::{counter, vsyscall};
 use fastpath_isa::Isa;
 use serde::{Deserialize, Serialize};
@@ -80,7 +80,7 @@ pub struct Measured {
     /// Cost of the bare system call.
     pub syscall_ns: Option<f64>,
     /// Whether that cost is as expected.
-    pub verdict: Verdict,
+    pub verdict: CallVerdict,
     /// Reason why the path is unknown, or a remark about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
@@ -228,7 +228,7 @@ impl Probe {
             .map(|report| (report.function.as_ref(), &report.measured));
         clocks
             .chain(functions)
-            .filter(|(_, measured)| measured.verdict == Verdict::Slow)
+            .filter(|(_, measured)| measured.verdict == CallVerdict::Slow)
             .map(|(name, _)| name)
             .collect()
     }
@@ -263,7 +263,7 @@ impl Price {
     fn is_doubtful(self, call: Call, evidence: &Evidence, counter: Option<f64>, vdso: Option<&Vdso>) -> bool {
         let (path, _) = path_of(call, evidence, vdso);
         let is_in_process = matches!(path, Path::Vdso | Path::Fastpath);
-        is_in_process && judge(call, path, self.libc, self.syscall, counter) == Verdict::Slow
+        is_in_process && judge(call, path, self.libc, self.syscall, counter) == CallVerdict::Slow
     }
 
     fn least(self, other: Price) -> Price {
@@ -340,7 +340,10 @@ mod tests {
         };
 
         let cpu_time = find(Clock::PROCESS_CPUTIME_ID);
-        assert_eq!((cpu_time.path, cpu_time.verdict), (Path::Syscall, Verdict::SyscallOnly));
+        assert_eq!(
+            (cpu_time.path, cpu_time.verdict),
+            (Path::Syscall, CallVerdict::SyscallOnly)
+        );
         assert!(cpu_time.ns.unwrap() > 20.0, "{cpu_time:?}");
 
         let monotonic = find(Clock::MONOTONIC);
@@ -349,7 +352,7 @@ mod tests {
             Some(_) => assert_ne!(find(Clock::MONOTONIC_COARSE).path, Path::Syscall),
             None => assert_eq!(monotonic.path, Path::Syscall),
         }
-        let slow = monotonic.verdict == Verdict::Slow;
+        let slow = monotonic.verdict == CallVerdict::Slow;
         assert_eq!(probe.slow().contains(&"MONOTONIC"), slow);
     }
 
@@ -365,7 +368,10 @@ mod tests {
             &found.measured
         };
         let cpu_time = clock(Clock::PROCESS_CPUTIME_ID);
-        assert_eq!((cpu_time.path, cpu_time.verdict), (Path::Syscall, Verdict::SyscallOnly));
+        assert_eq!(
+            (cpu_time.path, cpu_time.verdict),
+            (Path::Syscall, CallVerdict::SyscallOnly)
+        );
         let has_vdso = probe.host.vdso.is_some();
         for report in &probe.clocks {
             let measured = &report.measured;

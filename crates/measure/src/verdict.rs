@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(feature = "schema", schemars(rename = "CallVerdict"))]
-pub enum Verdict {
+pub enum CallVerdict {
     /// As fast as possible.
     Fast,
     /// A vDSO could answer this call, but none does, or not at its usual cost.
@@ -24,15 +24,15 @@ pub enum Verdict {
     Unknown,
 }
 
-impl Verdict {
+impl CallVerdict {
     /// Returns the word for it, the same as in JSON.
     pub fn word(self) -> &'static str {
         match self {
-            Verdict::Fast => "fast",
-            Verdict::Slow => "slow",
-            Verdict::Unsupported => "unsupported",
-            Verdict::SyscallOnly => "syscall-only",
-            Verdict::Unknown => "unknown",
+            CallVerdict::Fast => "fast",
+            CallVerdict::Slow => "slow",
+            CallVerdict::Unsupported => "unsupported",
+            CallVerdict::SyscallOnly => "syscall-only",
+            CallVerdict::Unknown => "unknown",
         }
     }
 }
@@ -61,21 +61,21 @@ fn a_vdso_can_answer(call: Call, isa: Isa) -> bool {
 }
 
 /// Judges a call by its path and its cost.
-pub fn judge(call: Call, path: Path, ns: Option<f64>, syscall_ns: Option<f64>, counter: Option<f64>) -> Verdict {
+pub fn judge(call: Call, path: Path, ns: Option<f64>, syscall_ns: Option<f64>, counter: Option<f64>) -> CallVerdict {
     if path == Path::Unsupported {
-        return Verdict::Unsupported;
+        return CallVerdict::Unsupported;
     }
     if call.clock().is_some_and(|clock| clock.kind() == Kind::KernelOnly) {
-        return Verdict::SyscallOnly;
+        return CallVerdict::SyscallOnly;
     }
     match (path, ns) {
-        (Path::Syscall, _) if !a_vdso_can_answer(call, Isa::HOST) => Verdict::SyscallOnly,
-        (Path::Syscall, _) => Verdict::Slow,
-        (_, None) => Verdict::Unknown,
-        (_, Some(ns)) if costs_too_much(ns, syscall_ns, counter) => Verdict::Slow,
+        (Path::Syscall, _) if !a_vdso_can_answer(call, Isa::HOST) => CallVerdict::SyscallOnly,
+        (Path::Syscall, _) => CallVerdict::Slow,
+        (_, None) => CallVerdict::Unknown,
+        (_, Some(ns)) if costs_too_much(ns, syscall_ns, counter) => CallVerdict::Slow,
         // The call is cheap, whatever answered it.
-        (_, Some(_)) if syscall_ns.is_some() || path != Path::Unknown => Verdict::Fast,
-        _ => Verdict::Unknown,
+        (_, Some(_)) if syscall_ns.is_some() || path != Path::Unknown => CallVerdict::Fast,
+        _ => CallVerdict::Unknown,
     }
 }
 
@@ -86,42 +86,42 @@ mod tests {
 
     const MONOTONIC: Call = Call::ClockGettime(Clock::MONOTONIC);
 
-    fn of(path: Path, ns: f64) -> Verdict {
+    fn judged(path: Path, ns: f64) -> CallVerdict {
         judge(MONOTONIC, path, Some(ns), Some(140.0), Some(15.0))
     }
 
     #[test]
     fn a_clock_that_a_vdso_could_answer_is_slow_by_system_call_whatever_it_costs() {
-        assert_eq!(of(Path::Syscall, 140.0), Verdict::Slow);
-        assert_eq!(of(Path::Syscall, 1.0), Verdict::Slow);
+        assert_eq!(judged(Path::Syscall, 140.0), CallVerdict::Slow);
+        assert_eq!(judged(Path::Syscall, 1.0), CallVerdict::Slow);
         let coarse = Call::ClockGettime(Clock::REALTIME_COARSE);
         assert_eq!(
             judge(coarse, Path::Syscall, Some(140.0), Some(140.0), Some(15.0)),
-            Verdict::Slow
+            CallVerdict::Slow
         );
     }
 
     #[test]
     fn a_vdso_is_slow_when_it_costs_as_much_as_a_system_call() {
-        assert_eq!(of(Path::Vdso, 20.0), Verdict::Fast);
-        assert_eq!(of(Path::Fastpath, 69.0), Verdict::Fast);
-        assert_eq!(of(Path::Vdso, 71.0), Verdict::Slow);
-        assert_eq!(of(Path::Fastpath, 900.0), Verdict::Slow);
+        assert_eq!(judged(Path::Vdso, 20.0), CallVerdict::Fast);
+        assert_eq!(judged(Path::Fastpath, 69.0), CallVerdict::Fast);
+        assert_eq!(judged(Path::Vdso, 71.0), CallVerdict::Slow);
+        assert_eq!(judged(Path::Fastpath, 900.0), CallVerdict::Slow);
     }
 
     #[test]
     fn an_expensive_counter_is_not_blamed_on_the_vdso() {
         assert_eq!(
             judge(MONOTONIC, Path::Vdso, Some(1100.0), Some(1200.0), Some(900.0)),
-            Verdict::Fast
+            CallVerdict::Fast
         );
         assert_eq!(
             judge(MONOTONIC, Path::Vdso, Some(1100.0), Some(1200.0), Some(20.0)),
-            Verdict::Slow
+            CallVerdict::Slow
         );
         assert_eq!(
             judge(MONOTONIC, Path::Vdso, Some(1100.0), Some(1200.0), None),
-            Verdict::Slow
+            CallVerdict::Slow
         );
     }
 
@@ -139,11 +139,11 @@ mod tests {
                 Some(290.0),
                 Some(15.0),
             );
-            assert_eq!(verdict, Verdict::SyscallOnly);
+            assert_eq!(verdict, CallVerdict::SyscallOnly);
         }
         assert_eq!(
             judge(MONOTONIC, Path::Unsupported, None, None, None),
-            Verdict::Unsupported
+            CallVerdict::Unsupported
         );
     }
 
@@ -156,9 +156,9 @@ mod tests {
         assert_eq!(
             verdict,
             if Isa::HOST.is_x86() {
-                Verdict::Slow
+                CallVerdict::Slow
             } else {
-                Verdict::SyscallOnly
+                CallVerdict::SyscallOnly
             }
         );
     }
@@ -167,15 +167,15 @@ mod tests {
     fn nothing_is_concluded_from_nothing() {
         assert_eq!(
             judge(MONOTONIC, Path::Vdso, None, Some(140.0), Some(15.0)),
-            Verdict::Unknown
+            CallVerdict::Unknown
         );
         assert_eq!(
             judge(MONOTONIC, Path::Unknown, Some(20.0), None, Some(15.0)),
-            Verdict::Unknown
+            CallVerdict::Unknown
         );
         assert_eq!(
             judge(MONOTONIC, Path::Unknown, Some(20.0), Some(140.0), None),
-            Verdict::Fast
+            CallVerdict::Fast
         );
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fastpath_page::ClockSet;
 use fastpath_page::Clocks;
-use fastpath_protocol::{Client, Code, Failure};
+use fastpath_protocol::{Client, ClientError, Code};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -115,7 +115,7 @@ impl Candidate {
                 say(&format!("{}: fastpathd attaches process {}", self.name, self.pid));
                 Next::Nothing
             }
-            Err(Failure::Refused(refusal)) => {
+            Err(ClientError::Refused(refusal)) => {
                 // The process may have ended since it was looked at, and nothing need be fixed on a healthy host.
                 if !matches!(refusal.code, Code::Process | Code::Nothing) {
                     self.log(&refusal);

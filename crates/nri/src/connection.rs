@@ -164,7 +164,7 @@ mod tests {
     use crate::messages::{
         ConfigureRequest, Container, CreateContainerRequest, PodSandbox, StateChangeEvent, SynchronizeRequest,
     };
-    use crate::options::{Method, Options};
+    use crate::options::{Method, PluginOptions};
     use crate::preload::adjustment;
 
     /// What arrives, and what was sent.
@@ -210,7 +210,7 @@ mod tests {
             let request = Request { payload, ..call().0 };
             frame(PLUGIN, &message(&request))
         });
-        let options = Options {
+        let options = PluginOptions {
             socket: "/run/fastpath/fastpathd.sock".into(),
             library: None,
             method: Method::Attach,

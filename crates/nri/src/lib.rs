@@ -18,5 +18,5 @@ mod options;
 mod plugin;
 mod preload;
 
-pub use options::{Method, Options};
+pub use options::{Method, PluginOptions};
 pub use plugin::{Place, run};

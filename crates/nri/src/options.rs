@@ -39,7 +39,7 @@ impl std::str::FromStr for Method {
 
 /// Options of the plugin.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub struct PluginOptions {
     /// Socket of fastpathd.
     pub socket: PathBuf,
     /// libfastpath-preload.so on the node; `None`: the first of the usual places that has it.
@@ -63,11 +63,11 @@ struct Written {
     method: Option<Method>,
 }
 
-impl Options {
+impl PluginOptions {
     /// Returns these options with those that the runtime's configuration, in TOML, changes.
-    pub fn changed_by(&self, config: &str) -> Result<Options, String> {
+    pub fn changed_by(&self, config: &str) -> Result<PluginOptions, String> {
         let written: Written = toml::from_str(config).map_err(|error| error.to_string().trim_end().to_owned())?;
-        Ok(Options {
+        Ok(PluginOptions {
             socket: written.socket.unwrap_or_else(|| self.socket.clone()),
             library: written.library.or_else(|| self.library.clone()),
             method: written.method.unwrap_or(self.method),
@@ -93,8 +93,8 @@ impl Options {
 mod tests {
     use super::*;
 
-    fn options() -> Options {
-        Options {
+    fn options() -> PluginOptions {
+        PluginOptions {
             socket: "/run/fastpath/fastpathd.sock".into(),
             library: None,
             method: Method::Attach,
@@ -107,7 +107,7 @@ mod tests {
         let changed = options()
             .changed_by("method = \"preload\"\nlibrary = \"/opt/l.so\"\n")
             .unwrap();
-        let expected = Options {
+        let expected = PluginOptions {
             library: Some("/opt/l.so".into()),
             method: Method::Preload,
             ..options()
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_library_that_is_named_must_exist() {
-        let missing = Options {
+        let missing = PluginOptions {
             library: Some("/nonexistent/l.so".into()),
             ..options()
         };

@@ -18,7 +18,7 @@ use crate::messages::{
     ConfigureRequest, ConfigureResponse, Container, CreateContainerRequest, CreateContainerResponse, Event, PodSandbox,
     RUNNING, RegisterPluginRequest, StateChangeEvent, SynchronizeRequest, SynchronizeResponse,
 };
-use crate::options::{Method, Options};
+use crate::options::{Method, PluginOptions};
 use crate::preload::adjustment;
 
 const NAME: &str = "fastpath";
@@ -37,7 +37,7 @@ pub enum Place {
 
 /// Serves the runtime until it closes the connection to a plugin that it started; for ever, if the plugin has connected
 /// itself. `index` is the plugin's place among other plugins.
-pub fn run(place: &Place, index: &str, options: &Options) -> Result<(), String> {
+pub fn run(place: &Place, index: &str, options: &PluginOptions) -> Result<(), String> {
     let attendant = Attendant::start().map_err(|error| format!("a thread: {error}"))?;
     let serve = |socket: UnixStream| {
         let mut plugin = Plugin {
@@ -84,7 +84,7 @@ pub fn run(place: &Place, index: &str, options: &Options) -> Result<(), String> 
 }
 
 struct Plugin<'a> {
-    options: Options,
+    options: PluginOptions,
     attendant: &'a Attendant,
     /// Pods and containers of a synchronization that comes in parts.
     pods: HashMap<String, PodSandbox>,

@@ -6,7 +6,7 @@ use fastpath_page::Clocks;
 use fastpath_protocol::{SOCKET, SOCKET_VARIABLE};
 
 use crate::messages::{Container, ContainerAdjustment, KeyValue, Mount};
-use crate::options::Options;
+use crate::options::PluginOptions;
 
 const PRELOAD: &str = "LD_PRELOAD";
 const CLOCKS: &str = "FASTPATH_PRELOAD_CLOCKS";
@@ -16,7 +16,7 @@ const CLOCKS: &str = "FASTPATH_PRELOAD_CLOCKS";
 pub(crate) fn adjustment(
     container: &Container,
     clocks: Clocks,
-    options: &Options,
+    options: &PluginOptions,
 ) -> Result<Option<ContainerAdjustment>, String> {
     let text = |path: &Path| {
         let text = path
@@ -72,12 +72,12 @@ mod tests {
     use super::*;
     use crate::options::Method;
 
-    fn node() -> (tempfile::TempDir, Options) {
+    fn node() -> (tempfile::TempDir, PluginOptions) {
         let node = tempfile::tempdir().unwrap();
         let library = node.path().join("libfastpath-preload.so");
         std::fs::write(&library, "").unwrap();
         std::fs::create_dir(node.path().join("run")).unwrap();
-        let options = Options {
+        let options = PluginOptions {
             socket: node.path().join("run/fastpathd.sock"),
             library: Some(library),
             method: Method::Preload,
@@ -143,7 +143,7 @@ mod tests {
         std::fs::remove_dir(node.path().join("run")).unwrap();
         let why = adjustment(&Container::default(), Clocks::Auto, &options).unwrap_err();
         assert!(why.contains("run/fastpathd.sock"), "{why}");
-        let without = Options {
+        let without = PluginOptions {
             library: Some(node.path().join("missing.so")),
             ..options
         };

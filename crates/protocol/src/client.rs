@@ -13,7 +13,7 @@ use nix::sys::socket::{
 };
 
 use crate::message::{
-    Answer, Code, Operation, Refusal, Request, SOCKET, SOCKET_VARIABLE, TEXT, WITH_MAILBOX, WITH_PROCESS,
+    Answer, Code, Operation, Request, RequestRefusal, SOCKET, SOCKET_VARIABLE, TEXT, WITH_MAILBOX, WITH_PROCESS,
 };
 use crate::packet;
 use crate::status::Status;
@@ -32,7 +32,7 @@ const UNMAPPED: u32 = 65534;
 
 /// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum ClientError {
     /// No daemon listens: continue without one.
     #[error("no fastpathd listens at {}: {error}", path.display())]
     NoDaemon {
@@ -61,7 +61,7 @@ pub enum Failure {
     },
     /// The daemon refused the request.
     #[error("fastpathd: {0}")]
-    Refused(#[from] Refusal),
+    Refused(#[from] RequestRefusal),
 }
 
 /// An answer with its text and descriptors.
@@ -123,13 +123,13 @@ fn is_safe_to_map(fd: &OwnedFd) -> Result<(), String> {
 
 impl Client {
     /// Connects to the daemon of this host, or of `FASTPATH_SOCKET`.
-    pub fn connect() -> Result<Client, Failure> {
+    pub fn connect() -> Result<Client, ClientError> {
         Client::connect_to(&socket_path())
     }
 
     /// Connects to the daemon at `path`, if it is root's or this user's: another one could hand out a page with any
     /// time, and change it.
-    pub fn connect_to(path: &Path) -> Result<Client, Failure> {
+    pub fn connect_to(path: &Path) -> Result<Client, ClientError> {
         let connected = (|| {
             let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
             let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
@@ -144,8 +144,8 @@ impl Client {
                 path,
                 timeout: TIMEOUT,
             }),
-            Ok((uid, _)) => Err(Failure::AnotherUsers { path, uid }),
-            Err(error) => Err(Failure::NoDaemon { path, error }),
+            Ok((uid, _)) => Err(ClientError::AnotherUsers { path, uid }),
+            Err(error) => Err(ClientError::NoDaemon { path, error }),
         }
     }
 
@@ -165,7 +165,7 @@ impl Client {
         clocks: ClockSet,
         process: Option<BorrowedFd<'_>>,
         mailbox: Option<OwnedFd>,
-    ) -> Result<Grant, Failure> {
+    ) -> Result<Grant, ClientError> {
         let mut flags = 0;
         flags |= if process.is_some() { WITH_PROCESS } else { 0 };
         flags |= if mailbox.is_some() { WITH_MAILBOX } else { 0 };
@@ -188,13 +188,13 @@ impl Client {
     }
 
     /// Makes a request with [`Operation::Prepare`]. Returns page, mailbox and plan, in this order.
-    pub fn prepare(&self, request: &Request) -> Result<(Answer, Vec<OwnedFd>), Failure> {
+    pub fn prepare(&self, request: &Request) -> Result<(Answer, Vec<OwnedFd>), ClientError> {
         self.ask(request, &[])
     }
 
     /// Returns the daemon's state, and the pages that this user may see. The pages come a few at a time, and some may
     /// change meanwhile.
-    pub fn status(&self) -> Result<Status, Failure> {
+    pub fn status(&self) -> Result<Status, ClientError> {
         let mut status = self.state()?;
         while let Some(after) = status.next {
             let more = self.status_after(after)?;
@@ -209,11 +209,11 @@ impl Client {
     }
 
     /// Returns the daemon's state, with some of the pages only.
-    pub fn state(&self) -> Result<Status, Failure> {
+    pub fn state(&self) -> Result<Status, ClientError> {
         self.status_after(0)
     }
 
-    fn status_after(&self, after: u64) -> Result<Status, Failure> {
+    fn status_after(&self, after: u64) -> Result<Status, ClientError> {
         let request = Request {
             after,
             ..Request::new(Operation::Status)
@@ -224,7 +224,7 @@ impl Client {
 
     /// Has the daemon attach the process of a pidfd with its descendants, and serve it `clocks` (none: those that are slow
     /// here). Only for root. The daemon answers before it attaches the process, and logs the result.
-    pub fn attach(&self, process: BorrowedFd<'_>, clocks: ClockSet) -> Result<(), Failure> {
+    pub fn attach(&self, process: BorrowedFd<'_>, clocks: ClockSet) -> Result<(), ClientError> {
         let request = Request {
             clocks: clocks.0,
             flags: WITH_PROCESS,
@@ -233,14 +233,14 @@ impl Client {
         self.ask(&request, &[process]).map(drop)
     }
 
-    fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), Failure> {
+    fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), ClientError> {
         let answered = self.exchange(request, fds)?;
         Ok((answered.answer, answered.fds))
     }
 
-    fn exchange(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Answered, Failure> {
+    fn exchange(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Answered, ClientError> {
         let operation = Operation::from_number(request.operation)
-            .ok_or_else(|| Refusal::new(Code::Malformed, "an operation that does not exist"))?;
+            .ok_or_else(|| RequestRefusal::new(Code::Malformed, "an operation that does not exist"))?;
         let mut bytes = vec![0; Answer::SIZE + TEXT];
         let answered = packet::send(self.socket.as_fd(), &request.bytes(), fds)
             .and_then(|()| packet::wait_for(self.socket.as_fd(), self.timeout))
@@ -262,14 +262,14 @@ impl Client {
         Ok(Answered { answer, text, fds })
     }
 
-    fn broken(&self, error: io::Error) -> Failure {
-        Failure::Broken {
+    fn broken(&self, error: io::Error) -> ClientError {
+        ClientError::Broken {
             path: self.path.clone(),
             error,
         }
     }
 
-    fn incomplete(&self) -> Failure {
+    fn incomplete(&self) -> ClientError {
         self.broken(io::Error::other(
             "descriptors did not arrive: there may be no room for them (ulimit -n)",
         ))

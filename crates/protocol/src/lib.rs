@@ -8,6 +8,6 @@ mod message;
 pub mod packet;
 pub mod status;
 
-pub use client::{Client, Failure};
+pub use client::{Client, ClientError};
 pub use message::*;
 pub use status::Status;

@@ -320,8 +320,8 @@ impl Request {
     }
 
     /// Parses a request.
-    pub fn parse(bytes: &[u8]) -> Result<(Operation, Request), Refusal> {
-        let malformed = |what: &str| Refusal::new(Code::Malformed, what);
+    pub fn parse(bytes: &[u8]) -> Result<(Operation, Request), RequestRefusal> {
+        let malformed = |what: &str| RequestRefusal::new(Code::Malformed, what);
         // Magic and version are at the same place in every version.
         let (magic, rest) = bytes
             .split_first_chunk()
@@ -332,7 +332,7 @@ impl Request {
         match rest.first_chunk().map(|version| u32::from_le_bytes(*version)) {
             Some(VERSION) => {}
             Some(version) => {
-                return Err(Refusal::new(
+                return Err(RequestRefusal::new(
                     Code::Version,
                     format!(
                         "this daemon speaks version {VERSION} of the protocol, not {version}: use the fastpath that it came with"
@@ -374,7 +374,7 @@ impl Answer {
     }
 
     /// Returns an answer that refuses the request.
-    pub fn refusing(operation: u32, refusal: &Refusal) -> Answer {
+    pub fn refusing(operation: u32, refusal: &RequestRefusal) -> Answer {
         let mut sentence = [0; SENTENCE];
         let mut end = refusal.sentence.len().min(SENTENCE - 1);
         while !refusal.sentence.is_char_boundary(end) {
@@ -389,9 +389,9 @@ impl Answer {
     }
 
     /// Parses an answer to `operation`. The error is the daemon's refusal, or a malformed answer.
-    pub fn parse(bytes: &[u8], operation: Operation) -> Result<Answer, Refusal> {
+    pub fn parse(bytes: &[u8], operation: Operation) -> Result<Answer, RequestRefusal> {
         let broken = || {
-            Refusal::new(
+            RequestRefusal::new(
                 Code::Malformed,
                 "what answered is not fastpathd, or one of another version",
             )
@@ -403,7 +403,7 @@ impl Answer {
         match Code::from_number(answer.error) {
             Some(Code::Ok) if answer.version == VERSION && answer.operation == operation as u32 => Ok(answer),
             Some(Code::Ok) => Err(broken()),
-            code => Err(Refusal::new(code.unwrap_or(Code::Internal), answer.sentence())),
+            code => Err(RequestRefusal::new(code.unwrap_or(Code::Internal), answer.sentence())),
         }
     }
 
@@ -417,17 +417,17 @@ impl Answer {
 /// Refusal of a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{sentence}")]
-pub struct Refusal {
+pub struct RequestRefusal {
     /// The reason, for programs.
     pub code: Code,
     /// The reason, for people.
     pub sentence: String,
 }
 
-impl Refusal {
+impl RequestRefusal {
     /// Returns a refusal.
-    pub fn new(code: Code, sentence: impl Into<String>) -> Refusal {
-        Refusal {
+    pub fn new(code: Code, sentence: impl Into<String>) -> RequestRefusal {
+        RequestRefusal {
             code,
             sentence: sentence.into(),
         }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 proptest! {
     #[test]
     fn a_sentence_of_any_length_and_alphabet_arrives_as_far_as_there_is_room(sentence in "[a-zäß漢🕐]{1,400}") {
-        let refusal = Refusal::new(Code::Denied, sentence.clone());
+        let refusal = RequestRefusal::new(Code::Denied, sentence.clone());
         let bytes = Answer::refusing(1, &refusal).bytes();
         let arrived = Answer::parse(&bytes, Operation::Page).expect_err("a refusal");
         prop_assert_eq!(arrived.code, Code::Denied);

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fastpath_page::answers::Identity;
-use fastpath_publish::host::{Options, Publisher, Refreshed, ThisHost};
+use fastpath_publish::host::{Publisher, PublisherConfig, Refreshed, ThisHost};
 use guest::{Guest, Registers, kernel};
 
 /// The call that each answer is for, with the arguments for which it is.
@@ -31,7 +31,7 @@ const CALLS: [(libc::c_long, u64, Identity); 12] = [
 ];
 
 fn truth(number: libc::c_long, argument: u64) -> i64 {
-    let mut registers = Registers::of(number, [argument, 0, 0]);
+    let mut registers = Registers::for_call(number, [argument, 0, 0]);
     kernel(&mut registers);
     registers.result()
 }
@@ -117,7 +117,7 @@ fn no_register_differs_from_what_the_kernel_leaves() {
             for flags in Registers::all_flags() {
                 let start = Registers {
                     flags,
-                    ..Registers::of(number, [argument, 2, 3])
+                    ..Registers::for_call(number, [argument, 2, 3])
                 };
                 let (mut ours, mut kernels) = (start, start);
                 guest.enter(&mut ours);
@@ -132,7 +132,7 @@ fn no_register_differs_from_what_the_kernel_leaves() {
         for flags in Registers::all_flags() {
             let start = Registers {
                 flags,
-                ..Registers::of(number, close_nothing)
+                ..Registers::for_call(number, close_nothing)
             };
             let (mut ours, mut kernels) = (start, start);
             guest.enter(&mut ours);
@@ -179,7 +179,7 @@ fn results_that_cannot_be_written_are_the_kernels_to_refuse() {
                 (libc::SYS_getrandom, [address, 16, 0]),
                 (libc::SYS_getresuid, [address, address, address]),
             ] {
-                let mut registers = Registers::of(number, arguments);
+                let mut registers = Registers::for_call(number, arguments);
                 kernel(&mut registers);
                 let result = guest.call(number, arguments);
                 // A getrandom at the end of a mapping is short.
@@ -243,7 +243,7 @@ fn clocks_are_answered_by_their_page() {
     let _clock = clock_lock::ClockLock::shared();
     let guest = Guest::new();
     guest.has_one_thread();
-    let publisher = Publisher::new(guest.page(), ThisHost, Options::default());
+    let publisher = Publisher::new(guest.page(), ThisHost, PublisherConfig::default());
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let at = std::ptr::from_mut(&mut time) as u64;
     // The kernel writes the first to memory that is not known yet.
@@ -332,7 +332,7 @@ fn requests_of_every_size_and_flag_are_as_the_kernels() {
     let mut buffer = [0_u8; 8192];
     for size in [0, 1, 7, 8, 9, 255, 256, 257, 4096] {
         for flags in [0, 1, 4, 5, 2, 3, 6, 8, 1 << 32] {
-            let mut registers = Registers::of(libc::SYS_getrandom, [buffer.as_mut_ptr() as u64, size, flags]);
+            let mut registers = Registers::for_call(libc::SYS_getrandom, [buffer.as_mut_ptr() as u64, size, flags]);
             kernel(&mut registers);
             for _ in 0..3 {
                 buffer.fill(0);

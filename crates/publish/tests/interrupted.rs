@@ -89,7 +89,7 @@ fn fork_at(instruction: usize, to: &mut [u8]) -> bool {
     FORK_AT.store(instruction, Ordering::Relaxed);
     EXECUTED.store(0, Ordering::Relaxed);
     CHILD.store(-1, Ordering::Relaxed);
-    let mut registers = Registers::of(libc::SYS_getrandom, [to.as_mut_ptr() as u64, to.len() as u64, 0]);
+    let mut registers = Registers::for_call(libc::SYS_getrandom, [to.as_mut_ptr() as u64, to.len() as u64, 0]);
     registers.flags |= SINGLE_STEP as u64;
     guest().enter(&mut registers);
     let result = registers.result();

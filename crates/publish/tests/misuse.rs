@@ -9,7 +9,9 @@ mod region;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use fastpath_publish::host::{Bracket, Busy, NotPublished, Options, Page, Publisher, Refreshed, Sample, ThisHost};
+use fastpath_publish::host::{
+    Bracket, Busy, NotPublished, Page, Publisher, PublisherConfig, Refreshed, Sample, ThisHost,
+};
 use mapped::{Mapped, read};
 
 /// Ends the other threads when this one returns or panics: a test that hangs reports nothing.
@@ -24,7 +26,7 @@ impl Drop for EndOf<'_> {
 #[test]
 fn publishers_in_many_threads_never_take_time_back() {
     let mapped = Mapped::new(true, true);
-    let publisher = Publisher::new(mapped.page(), ThisHost, Options::default());
+    let publisher = Publisher::new(mapped.page(), ThisHost, PublisherConfig::default());
     let ours = mapped.clock_gettime();
     let running = AtomicBool::new(true);
     let busy = AtomicU32::new(0);
@@ -79,7 +81,11 @@ extern "C" fn handler(_: libc::c_int) {
 #[test]
 fn a_signal_handler_may_publish_even_if_it_interrupts_a_publication() {
     let mapped = Mapped::new(false, true);
-    let publisher: &'static _ = Box::leak(Box::new(Publisher::new(mapped.page(), ThisHost, Options::default())));
+    let publisher: &'static _ = Box::leak(Box::new(Publisher::new(
+        mapped.page(),
+        ThisHost,
+        PublisherConfig::default(),
+    )));
     PUBLISHER.store(std::ptr::from_ref(publisher).cast_mut(), Ordering::Release);
     const STACK: usize = 32 << 10;
     let stack = vec![0xa5_u8; STACK];
@@ -138,7 +144,7 @@ fn a_signal_handler_may_publish_even_if_it_interrupts_a_publication() {
 #[test]
 fn a_sample_that_cannot_be_one_is_refused_and_changes_nothing() {
     let page = Page::zeroed();
-    let publisher = Publisher::new(&page, ThisHost, Options::default());
+    let publisher = Publisher::new(&page, ThisHost, PublisherConfig::default());
     let bracket = |before, time_ns, after| Bracket { before, time_ns, after };
     let good = bracket(1 << 40, 1 << 50, (1 << 40) + 80);
     let sample = |mono, real, raw| Sample {

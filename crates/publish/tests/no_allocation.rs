@@ -4,8 +4,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use fastpath_page::Writer;
-use fastpath_publish::host::image::{Image, Options as InstanceOptions, Placement};
-use fastpath_publish::host::{Advice, Options, Page, Publisher, Refreshed, ThisHost, Trap, evidence, init};
+use fastpath_publish::host::image::{Image, InstanceConfig, Placement};
+use fastpath_publish::host::{Advice, Page, Publisher, PublisherConfig, Refreshed, ThisHost, Trap, evidence, init};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -51,13 +51,13 @@ fn nothing_but_the_comparison_of_cpus_allocates() {
         evidence::is_promising(evidence::Trust::Invariant).expect("this host's counter is fit for tests");
         let image = Image::host();
         image
-            .instantiate_into(&InstanceOptions::at(Placement::at(0x7000_0000)), &mut buffer)
+            .instantiate_into(&InstanceConfig::at(Placement::at(0x7000_0000)), &mut buffer)
             .expect("an instance");
         Writer::new(&page).init(&init::of_this_host());
         for on_demand in [false, true] {
-            let options = Options {
+            let options = PublisherConfig {
                 on_demand,
-                ..Options::default()
+                ..PublisherConfig::default()
             };
             let publisher = Publisher::new(&page, ThisHost, options);
             // Enough for the rings of the discipline to fill and turn.

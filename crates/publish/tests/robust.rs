@@ -4,7 +4,7 @@ mod simulated;
 
 use std::cell::Cell;
 
-use fastpath_publish::host::{Bracket, Options, Page, Publisher, Reason, Relation, Sample, Source};
+use fastpath_publish::host::{Bracket, Page, Publisher, PublisherConfig, Reason, Relation, Sample, Source};
 use simulated::host::Random;
 
 /// A counter that stays where the last sample was taken, and no clocks.
@@ -67,10 +67,10 @@ fn no_sample_whatever_panics() {
         let page = Box::new(Page::zeroed());
         let multiplier = 1 + random.next() % (u64::MAX - 1);
         let relation = Relation::new(multiplier, (random.next() % 64) as u32, random.next()).expect("a relation");
-        let options = Options {
+        let options = PublisherConfig {
             on_demand: random.chance(0.5),
             relation,
-            ..Options::default()
+            ..PublisherConfig::default()
         };
         let publisher = Publisher::new(&page, Following(Cell::new(0)), options);
         for index in 0..1 + random.next() % 11 {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use fastpath_page::Writer;
 use fastpath_publish::host::evidence::{Pair, Residuals, Warp};
-use fastpath_publish::host::{News, Options, Page, Publisher, Reason, Refreshed, Source, init};
+use fastpath_publish::host::{News, Page, Publisher, PublisherConfig, Reason, Refreshed, Source, init};
 
 /// A counter that ticks twice a nanosecond, and clocks that follow it exactly until it is moved.
 struct Simple {
@@ -51,7 +51,7 @@ fn a_withdrawal_is_reported_once_with_its_reason_and_the_clocks_error() {
     let host = Simple::new();
     let page = Page::zeroed();
     Writer::new(&page).init(&init::of_this_host());
-    let publisher = Publisher::new(&page, &host, Options::default());
+    let publisher = Publisher::new(&page, &host, PublisherConfig::default());
     host.publish_for(&publisher, 2 * SECOND_NS);
     assert_eq!(publisher.take_news(), Ok(None));
 
@@ -87,7 +87,7 @@ fn cpus_that_are_apart_withdraw_and_stay_withdrawn_and_are_reported_once() {
     let host = Simple::new();
     let page = Page::zeroed();
     Writer::new(&page).init(&init::of_this_host());
-    let publisher = Publisher::new(&page, &host, Options::default());
+    let publisher = Publisher::new(&page, &host, PublisherConfig::default());
     host.publish_for(&publisher, 2 * SECOND_NS);
     let compared = |least_cycles, most_cycles| Warp {
         cpus: vec![0, 1],

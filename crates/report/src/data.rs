@@ -8,8 +8,8 @@
 use crate::distribution::Distribution;
 use crate::nanoseconds::Nanoseconds;
 use fastpath_doctor::{Finding, Line, Remedy, Unseen, Verdict};
+use fastpath_measure::CallVerdict;
 use fastpath_measure::Path;
-use fastpath_measure::Verdict as CallVerdict;
 use serde::{Deserialize, Serialize};
 
 /// Version of the schema. It changes when a field is removed or changes its meaning, not when one is added.
@@ -17,7 +17,7 @@ pub const SCHEMA: u32 = 1;
 
 /// The data of a page.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Report {
+pub struct FleetReport {
     /// Version of fastpath that wrote this data. In JSON it comes first.
     #[serde(default, skip_serializing)]
     pub fastpath: String,
@@ -87,7 +87,7 @@ pub struct Probe {
     #[serde(default)]
     pub vsyscall: Option<Vsyscall>,
     /// The host.
-    pub host: Facts,
+    pub host: HostFacts,
 }
 
 // The fields of both are written out, because an error in a flattened struct could not name the field.
@@ -148,7 +148,7 @@ pub struct Entry {
 
 /// Properties of a host that costs depend on.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Facts {
+pub struct HostFacts {
     /// `uname -n`.
     #[serde(default)]
     pub name: Option<String>,

@@ -3,7 +3,7 @@
 use crate::data::{Clock, Host};
 use crate::nanoseconds::in_words;
 use fastpath_doctor::{Remedy, Verdict, When};
-use fastpath_measure::Verdict as CallVerdict;
+use fastpath_measure::CallVerdict;
 
 impl Host {
     /// Returns doctor's verdict or, without one, the verdict that the probe alone allows.

@@ -1,7 +1,7 @@
 //! Reads the output of `probe --json`, `report --json` and `doctor --evidence` from other hosts.
 
-use crate::data::{Host, Probe, Report, SCHEMA};
-use fastpath_doctor::{Facts, Report as Examined};
+use crate::data::{FleetReport, Host, Probe, SCHEMA};
+use fastpath_doctor::{DoctorReport, Facts};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -38,7 +38,7 @@ fn check_schema(value: &Value) -> Result<(), String> {
 }
 
 /// Judges the facts in the output of `doctor --evidence` or `doctor --json` anew. An error names the field.
-pub fn examined(text: &str, file: &str) -> Result<Examined, String> {
+pub fn examined(text: &str, file: &str) -> Result<DoctorReport, String> {
     const WANTED: &str = "expected the output of `fastpath doctor --evidence` or `fastpath doctor --json`";
     let value: Value = serde_json::from_str(text).map_err(|error| format!("{file}: not JSON: {error}; {WANTED}"))?;
     let facts = || {
@@ -55,13 +55,13 @@ pub fn examined(text: &str, file: &str) -> Result<Examined, String> {
     let facts = facts().map_err(|why| format!("{file}: {}", fastpath_os::printable(&why)))?;
     // What could not be seen matters to no verdict.
     let unseen = serde_json::from_value(value["unseen"].clone()).unwrap_or_default();
-    Ok(Examined::from_facts(facts, unseen))
+    Ok(DoctorReport::from_facts(facts, unseen))
 }
 
 fn hosts_of(value: Value, stem: &str) -> Result<Vec<Host>, String> {
     check_schema(&value)?;
     if value.get("hosts").is_some() {
-        return Ok(parse::<Report>(value)?.hosts);
+        return Ok(parse::<FleetReport>(value)?.hosts);
     }
     // Doctor's JSON has neither; a trace has rows. They contain no paths, or not all.
     if value.get("clocks").is_none() && value.get("host").is_none() {
@@ -121,19 +121,19 @@ mod tests {
 
     #[test]
     fn written_data_is_read_again() {
-        let report = Report {
+        let report = FleetReport {
             fastpath: "0.1.0".to_owned(),
             hosts: vec![samples::healthy("a"), samples::slow("b")],
         };
         let text = serde_json::to_string(&report).unwrap();
         let hosts = read(&text, "a.json", "a").unwrap();
-        let again = Report { hosts, ..report };
+        let again = FleetReport { hosts, ..report };
         assert_eq!(serde_json::to_string(&again).unwrap(), text);
     }
 
     #[test]
     fn a_file_of_an_older_version_is_read_and_unknown_fields_are_left_out() {
-        let report = Report {
+        let report = FleetReport {
             fastpath: "0.1.0".to_owned(),
             hosts: vec![samples::slow("a")],
         };

@@ -6,7 +6,7 @@ mod mutations;
 use std::time::Duration;
 
 use fastpath_measure::guard::Baseline;
-use fastpath_report::data::Report;
+use fastpath_report::data::FleetReport;
 
 #[test]
 fn whatever_the_bytes_they_are_judged_as_evidence_or_refused_with_a_sentence() {
@@ -40,7 +40,7 @@ fn whatever_the_bytes_they_are_hosts_of_a_page_or_refused_with_a_sentence() {
         match fastpath_report::read(&text, "a.json", "a") {
             Ok(hosts) => {
                 pages += 1;
-                let report = Report {
+                let report = FleetReport {
                     fastpath: String::new(),
                     hosts,
                 };

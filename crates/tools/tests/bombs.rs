@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fastpath_tools::audit::{Options, Report, of_bytes};
+use fastpath_tools::audit::{AuditOptions, AuditReport, of_bytes};
 use serde_json::json;
 
 mod common;
@@ -43,14 +43,14 @@ const MOST_BYTES: usize = 512 << 20;
 const MOST_TIME: Duration = Duration::from_secs(60);
 
 /// Returns the report about these bytes and asserts the limits. Runs one audit at a time.
-fn audited(archive: &[u8]) -> Report {
+fn audited(archive: &[u8]) -> AuditReport {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     assert!(archive.len() < 100_000, "{} bytes are no small archive", archive.len());
     let before = NOW.load(Ordering::Relaxed);
     MOST.store(before, Ordering::Relaxed);
     let began = Instant::now();
-    let report = of_bytes(archive, &Options::default());
+    let report = of_bytes(archive, &AuditOptions::default());
     let (took, most) = (began.elapsed(), MOST.load(Ordering::Relaxed) - before);
     assert!(took < MOST_TIME, "it took {took:?}");
     assert!(most < MOST_BYTES, "it took {} MiB", most >> 20);

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use fastpath_tools::audit::{Options, Progress, Report, audit, of_bytes, sarif};
+use fastpath_tools::audit::{AuditOptions, AuditReport, Progress, audit, of_bytes, sarif};
 use serde_json::json;
 
 mod common;
@@ -27,7 +27,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
 }
 
-fn found(report: &Report) -> Vec<&str> {
+fn found(report: &AuditReport) -> Vec<&str> {
     report.findings.iter().map(|finding| finding.path.as_str()).collect()
 }
 
@@ -66,7 +66,7 @@ fn files_that_a_later_layer_removes_or_replaces_are_not_reported() {
     ];
     let archive = tar(&high_first);
     for bytes in [archive.clone(), gzip(&archive), zstd(&archive)] {
-        let report = of_bytes(&bytes, &Options::default());
+        let report = of_bytes(&bytes, &AuditOptions::default());
         assert_eq!(found(&report), ["x!/bin/kept", "x!/opt/new"], "{:?}", report.unjudged);
         assert_eq!(report.findings[1].layer.as_deref(), Some(high_name.as_str()));
         assert_eq!(report.unjudged, []);
@@ -103,7 +103,7 @@ fn an_oci_layout_is_read_as_a_directory_and_as_an_archive() {
     }
     let report = audit(
         &[directory.path().to_owned()],
-        &Options::default(),
+        &AuditOptions::default(),
         &Progress::default(),
     );
     let prefix = directory.path().display();
@@ -116,7 +116,7 @@ fn an_oci_layout_is_read_as_a_directory_and_as_an_archive() {
         .iter()
         .map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
         .collect();
-    let report = of_bytes(&tar(&borrowed), &Options::default());
+    let report = of_bytes(&tar(&borrowed), &AuditOptions::default());
     assert_eq!(found(&report), ["x!/bin/kept", "x!/opt/new"], "{:?}", report.unjudged);
 }
 
@@ -125,13 +125,13 @@ fn hostile_archives_give_a_line_each() {
     let program = program();
     let outside = of_bytes(
         &tar(&[("../../etc/x", &program), ("/abs/x", &program)]),
-        &Options::default(),
+        &AuditOptions::default(),
     );
     assert_eq!(found(&outside), ["x!/abs/x"]);
     assert_eq!(outside.unjudged.len(), 1);
 
     let whole = tar(&[("bin/x", &program)]);
-    let cut = of_bytes(&whole[..600], &Options::default());
+    let cut = of_bytes(&whole[..600], &AuditOptions::default());
     assert!(
         cut.unjudged.len() == 1 && cut.unjudged[0].why.contains("truncated"),
         "{:?}",
@@ -140,14 +140,14 @@ fn hostile_archives_give_a_line_each() {
 
     let mut long = program.clone();
     long.truncate(100);
-    let broken = of_bytes(&tar(&[("bin/x", &long)]), &Options::default());
+    let broken = of_bytes(&tar(&[("bin/x", &long)]), &AuditOptions::default());
     assert_eq!(broken.unjudged.len(), 1, "{:?}", broken.unjudged);
 
     let cyclic = json!({ "manifests": [{ "digest": format!("sha256:{LOW}") }] }).to_string();
     let name = format!("blobs/sha256/{LOW}");
     let index = of_bytes(
         &tar(&[("index.json", cyclic.as_bytes()), (&name, cyclic.as_bytes())]),
-        &Options::default(),
+        &AuditOptions::default(),
     );
     assert!(
         index.unjudged.iter().any(|line| line.why.contains("nested")),
@@ -156,7 +156,7 @@ fn hostile_archives_give_a_line_each() {
     );
 
     let missing = json!([{ "Layers": ["../../../etc/passwd", "none.tar"] }]).to_string();
-    let missing = of_bytes(&tar(&[("manifest.json", missing.as_bytes())]), &Options::default());
+    let missing = of_bytes(&tar(&[("manifest.json", missing.as_bytes())]), &AuditOptions::default());
     assert_eq!(missing.unjudged.len(), 2, "{:?}", missing.unjudged);
 }
 
@@ -177,7 +177,7 @@ fn links_and_special_files_of_a_directory_are_passed_over() {
     );
     let report = audit(
         &[directory.path().to_owned(), Path::new("/nowhere").to_owned()],
-        &Options::default(),
+        &AuditOptions::default(),
         &Progress::default(),
     );
     assert_eq!((report.findings.len(), report.summary.programs), (1, 1));
@@ -199,7 +199,7 @@ fn a_file_that_is_requested_twice_is_judged_once() {
         (["image.tar", "link"], 1),
         (["image.tar", "below"], 2),
     ] {
-        let report = audit(&paths.map(at), &Options::default(), &Progress::default());
+        let report = audit(&paths.map(at), &AuditOptions::default(), &Progress::default());
         let summary = &report.summary;
         assert_eq!(
             (report.findings.len(), summary.programs),
@@ -207,13 +207,17 @@ fn a_file_that_is_requested_twice_is_judged_once() {
             "{paths:?}"
         );
     }
-    let report = audit(&[at("below"), at("below")], &Options::default(), &Progress::default());
+    let report = audit(
+        &[at("below"), at("below")],
+        &AuditOptions::default(),
+        &Progress::default(),
+    );
     assert_eq!(report.summary.files, 1);
 }
 
 #[test]
 fn sarif_has_the_shape_that_code_scanning_wants() {
-    let report = of_bytes(&tar(&[("bin/x", &program())]), &Options::default());
+    let report = of_bytes(&tar(&[("bin/x", &program())]), &AuditOptions::default());
     let sarif = sarif(&report, "1.2.3");
     assert_eq!(sarif["version"], "2.1.0");
     let run = &sarif["runs"][0];

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fastpath_image::Isa;
-use fastpath_tools::audit::{Options, Progress, Rule, audit};
+use fastpath_tools::audit::{AuditOptions, Progress, Rule, audit};
 
 /// The rules that must be found; may be empty.
 type Label = &'static [&'static str];
@@ -44,9 +44,9 @@ fn output(command: &mut Command) -> Option<String> {
 
 /// Asserts that the file has its label.
 fn check(file: &Path, label: Label) {
-    let options = Options {
+    let options = AuditOptions {
         with_programs: true,
-        ..Options::default()
+        ..AuditOptions::default()
     };
     let report = audit(&[file.to_owned()], &options, &Progress::default());
     let rules = report.findings.iter().map(|finding| finding.rule.id());
@@ -240,7 +240,11 @@ fn a_note_on_the_counter_names_the_known_code_in_the_file() {
         return skip("cc builds nothing here");
     }
     let said = || {
-        let report = audit(std::slice::from_ref(&file), &Options::default(), &Progress::default());
+        let report = audit(
+            std::slice::from_ref(&file),
+            &AuditOptions::default(),
+            &Progress::default(),
+        );
         let notes = report
             .findings
             .iter()

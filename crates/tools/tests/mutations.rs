@@ -6,10 +6,10 @@ mod mutations;
 use std::io::Read;
 use std::time::Duration;
 
-use fastpath_tools::audit::{Limits, Options, judge, of_bytes};
+use fastpath_tools::audit::{AuditOptions, Limits, judge, of_bytes};
 
-fn options() -> Options {
-    Options {
+fn options() -> AuditOptions {
+    AuditOptions {
         limits: Limits {
             bytes: 64 << 20,
             time: Duration::from_secs(5),

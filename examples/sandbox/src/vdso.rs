@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use fastpath_image::{Image, Instance, Isa, Placement};
 use fastpath_page::answers::{ANSWERS_OFFSET, RING_OFFSET};
 use fastpath_page::{PAGE_SIZE, Writer};
-use fastpath_publish::host::{Options, Page, Publisher, Source, ThisHost, Trap, evidence, init};
+use fastpath_publish::host::{Page, Publisher, PublisherConfig, Source, ThisHost, Trap, evidence, init};
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
@@ -46,7 +46,7 @@ impl HostedVdso {
             .map_err(|distrust| format!("{distrust}; run the guest with --no-vdso"))?;
         let image = Image::for_hosts(Isa::HOST).ok_or("libfastpath has no image for the guests of hosts here")?;
         // The instance uses no kernel function, so its bytes do not depend on the address.
-        let instance = Instance::new(image, &fastpath_image::Options::at(Placement::at(0)))?;
+        let instance = Instance::new(image, &fastpath_image::InstanceConfig::at(Placement::at(0)))?;
         let file = File::from(memfd_create(
             c"fastpath-vdso",
             MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
@@ -62,9 +62,9 @@ impl HostedVdso {
         )?;
         let reader = format!("/proc/self/fd/{}", file.as_raw_fd());
         Writer::new(page).init(&init::of_this_host());
-        let on_demand = Options {
+        let on_demand = PublisherConfig {
             on_demand: true,
-            ..Options::default()
+            ..PublisherConfig::default()
         };
         Ok(HostedVdso {
             file: open(reader.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?,

@@ -8,7 +8,7 @@ use crate::common::terminal::output_to_terminal;
 use crate::common::{Pid, fastpath, finish, program_32, served, start, wait_until};
 
 /// Returns the entry of a process in the status.
-pub fn of(pid: Pid) -> Option<serde_json::Value> {
+pub fn read(pid: Pid) -> Option<serde_json::Value> {
     let outcome = finish(fastpath(&["status", "--json"])).expect_success();
     let status: serde_json::Value = serde_json::from_str(&outcome.out).expect("JSON");
     assert_eq!(status["schema"], 1);
@@ -17,7 +17,7 @@ pub fn of(pid: Pid) -> Option<serde_json::Value> {
 }
 
 fn answers_all(pid: Pid) -> bool {
-    of(pid).is_some_and(|status| status["clocks"].as_array().is_some_and(|clocks| clocks.len() == 5))
+    read(pid).is_some_and(|status| status["clocks"].as_array().is_some_and(|clocks| clocks.len() == 5))
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn status_shows_attach_or_run_with_clocks_and_publisher() {
     sleep.arg("1000");
     let attached = start(sleep);
     wait_until("its sleep", || attached.pid().read("wchan").contains("nanosleep"));
-    assert_eq!(of(attached.pid()), None);
+    assert_eq!(read(attached.pid()), None);
     attach(attached.pid()).expect_success();
     assert!(answers_all(attached.pid()), "an attach ends before its page answers");
     let run = start(served(&["sleep", "1000"]));
@@ -34,12 +34,12 @@ fn status_shows_attach_or_run_with_clocks_and_publisher() {
     for (running, by) in [(&attached, "attach"), (&run, "run")] {
         // `run` starts its program before the publisher's first anchor.
         wait_until("its clocks", || answers_all(running.pid()));
-        let status = of(running.pid()).expect("a process");
+        let status = read(running.pid()).expect("a process");
         assert_eq!((&status["by"], &status["comm"]), (&by.into(), &"sleep".into()));
         assert_eq!(status["publisher_is_alive"], true);
         let publisher = Pid(status["publisher"].as_i64().expect("a number") as i32);
         assert!(publisher.read("cmdline").starts_with("fastpath-publisher"));
-        assert_eq!(of(publisher), None, "the publisher is not served itself");
+        assert_eq!(read(publisher), None, "the publisher is not served itself");
         assert!(status["residual_ns"].is_i64() && status["fallbacks"].is_u64() && status["age_ns"].is_u64());
     }
     let table = finish(fastpath(&["status"])).expect_success().out;
@@ -48,7 +48,7 @@ fn status_shows_attach_or_run_with_clocks_and_publisher() {
         .find(|line| line.contains(&attached.pid().0.to_string()))
         .expect("a line");
     assert!(line.contains("attach") && line.contains("all"), "{table}");
-    let in_vdso = |pid| of(pid).map(|status| status["in_vdso"].as_bool());
+    let in_vdso = |pid| read(pid).map(|status| status["in_vdso"].as_bool());
     assert!(matches!(in_vdso(run.pid()), Some(Some(_))));
     if let Some(clock) = program_32("clock-i386-glibc") {
         let running = start(served(&[&clock, "2000000000", "MONOTONIC"]));
@@ -58,7 +58,7 @@ fn status_shows_attach_or_run_with_clocks_and_publisher() {
         assert!(text.lines().any(says), "{text}");
     }
     detach(attached.pid()).expect_success();
-    assert_eq!(of(attached.pid()), None);
+    assert_eq!(read(attached.pid()), None);
 }
 
 #[test]
@@ -69,14 +69,14 @@ fn a_killed_publisher_is_shown_as_gone() {
     wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
     attach(running.pid()).expect_success();
     wait_until("its publisher", || {
-        of(running.pid()).is_some_and(|status| status["publisher"].is_i64())
+        read(running.pid()).is_some_and(|status| status["publisher"].is_i64())
     });
-    let publisher = of(running.pid()).expect("a process")["publisher"]
+    let publisher = read(running.pid()).expect("a process")["publisher"]
         .as_i64()
         .expect("a number");
     Pid(publisher as i32).signal(libc::SIGKILL);
     wait_until("its end", || {
-        of(running.pid()).is_some_and(|status| status["publisher_is_alive"] == false && status["is_fresh"] == false)
+        read(running.pid()).is_some_and(|status| status["publisher_is_alive"] == false && status["is_fresh"] == false)
     });
     detach(running.pid()).expect_success();
     assert!(!running.pid().is_served());

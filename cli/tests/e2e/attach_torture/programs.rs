@@ -94,12 +94,12 @@ fn a_program_all_of_whose_memory_is_sealed_is_attached() {
 /// Ends the publisher of a process's page, and waits until no read is answered from the page.
 fn end_publisher(pid: Pid) {
     wait_until("its publisher", || {
-        status::of(pid).is_some_and(|status| status["publisher"].is_i64())
+        status::read(pid).is_some_and(|status| status["publisher"].is_i64())
     });
-    let publisher = status::of(pid).expect("a process")["publisher"].as_i64();
+    let publisher = status::read(pid).expect("a process")["publisher"].as_i64();
     Pid(publisher.expect("a number") as i32).signal(libc::SIGKILL);
     wait_until("its end", || {
-        status::of(pid).is_some_and(|status| status["publisher_is_alive"] == false && status["is_fresh"] == false)
+        status::read(pid).is_some_and(|status| status["publisher_is_alive"] == false && status["is_fresh"] == false)
     });
 }
 

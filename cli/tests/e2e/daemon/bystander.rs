@@ -97,7 +97,7 @@ impl Bystander {
         std::thread::sleep(WATCHED);
         holds_within(TIMEOUT, || lines().len() >= before + ENOUGH);
         let spare = self::idle().saturating_sub(idle).as_secs_f64() / begun.elapsed().as_secs_f64();
-        Seen::of(&lines()[before..], spare)
+        Seen::from_lines(&lines()[before..], spare)
     }
 
     /// Fails the test if a request is not answered during an attack.
@@ -140,7 +140,7 @@ impl Bystander {
 }
 
 impl Seen {
-    fn of(lines: &[String], spare: f64) -> Seen {
+    fn from_lines(lines: &[String], spare: f64) -> Seen {
         let (mut took, mut failures) = (Vec::new(), Vec::new());
         for line in lines {
             let words: Vec<&str> = line.split(' ').collect();

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use fastpath_protocol::{Client, Failure, Status};
+use fastpath_protocol::{Client, ClientError, Status};
 
 use crate::common::processes::{TIMEOUT, holds_within};
 use crate::common::{Pid, Running, SERVED_WITHOUT_VDSO, fastpath, start, wait_until};
@@ -78,7 +78,7 @@ impl Place {
 
     /// Returns an answer of the daemon. Clients wait for two seconds, which may be too short on a very busy machine.
     #[track_caller]
-    fn ask<T>(&self, ask: impl Fn(Client) -> Result<T, Failure>) -> T {
+    fn ask<T>(&self, ask: impl Fn(Client) -> Result<T, ClientError>) -> T {
         let (mut answer, mut failures) = (None, Vec::new());
         let answers = || {
             match Client::connect_to(&self.socket()).and_then(&ask) {

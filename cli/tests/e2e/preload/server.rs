@@ -63,15 +63,15 @@ impl Server {
             monotonic_ns: -ns,
             ..Offsets::default()
         };
-        Server::of(offsets, |plan| Some(plan.reply()))
+        Server::start_with(offsets, |plan| Some(plan.reply()))
     }
 
     /// Starts a server that changes each correct answer.
     pub fn that(behaviour: impl Fn(Plan) -> Option<Reply> + Send + Sync + 'static) -> Server {
-        Server::of(Offsets::default(), behaviour)
+        Server::start_with(Offsets::default(), behaviour)
     }
 
-    fn of(offsets: Offsets, behaviour: impl Fn(Plan) -> Option<Reply> + Send + Sync + 'static) -> Server {
+    fn start_with(offsets: Offsets, behaviour: impl Fn(Plan) -> Option<Reply> + Send + Sync + 'static) -> Server {
         let directory = tempfile::tempdir().expect("a directory");
         std::os::unix::fs::chown(directory.path(), None, None).expect("chown");
         let (stop, requests) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -165,7 +165,7 @@ fn answer(connection: &OwnedFd, page: OwnedFd, mailbox: &Shared, behaviour: &Beh
     let size = received.bytes;
     let (operation, request) = fastpath_protocol::Request::parse(&bytes[..size]).expect("a request");
     assert_eq!(operation, fastpath_protocol::Operation::Prepare);
-    let plan = Plan::of(&request, page, mailbox.reopen().expect("the mailbox"));
+    let plan = Plan::for_request(&request, page, mailbox.reopen().expect("the mailbox"));
     if let Some(reply) = behaviour(plan) {
         let descriptors: Vec<RawFd> = reply.descriptors.iter().map(AsRawFd::as_raw_fd).collect();
         let rights = [ControlMessage::ScmRights(&descriptors)];
@@ -176,7 +176,7 @@ fn answer(connection: &OwnedFd, page: OwnedFd, mailbox: &Shared, behaviour: &Beh
 }
 
 impl Plan {
-    fn of(request: &fastpath_protocol::Request, page: OwnedFd, mailbox: OwnedFd) -> Plan {
+    fn for_request(request: &fastpath_protocol::Request, page: OwnedFd, mailbox: OwnedFd) -> Plan {
         use fastpath_protocol::{Answer, PATCH_BYTES, Patch, Section, Source};
         let own = own_vdso().expect("a vDSO").expect("a vDSO");
         let plan = region_for(&own.bytes, request.vdso, request.region, ClockSet::ALL, false).expect("a plan");

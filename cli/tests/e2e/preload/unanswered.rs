@@ -3,7 +3,7 @@
 use std::os::fd::AsRawFd;
 use std::process::Command;
 
-use fastpath_protocol::{Code, Refusal, Section, Source};
+use fastpath_protocol::{Code, RequestRefusal, Section, Source};
 
 use super::server::{Plan, Reply, listen_at, memfd, unsealed};
 use super::{Server, inherited, preloaded_at, reason, verbose};
@@ -121,7 +121,7 @@ fn garbage_is_not_accepted_as_an_answer() {
 #[test]
 fn the_librarys_report_contains_the_daemons_reason() {
     let why = leaves_a_program_as_it_is(with(|plan| {
-        let refusal = Refusal::new(Code::Nothing, "every clock is fast here");
+        let refusal = RequestRefusal::new(Code::Nothing, "every clock is fast here");
         plan.answer = fastpath_protocol::Answer::refusing(plan.answer.operation, &refusal);
     }));
     assert_eq!(why, "fastpathd declines: every clock is fast here");

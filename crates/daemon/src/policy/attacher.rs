@@ -19,7 +19,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::Decision;
 use crate::log::{Priority, say};
 use crate::payer::Payer;
-use crate::{Options, Service};
+use crate::{DaemonOptions, Service};
 
 /// Timeout of an attach: a process that does not stop is given up much sooner.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -58,7 +58,7 @@ pub(super) struct Attacher {
 
 impl Attacher {
     /// Returns an attacher that gets its pages from the daemon with these options.
-    pub(super) fn new(options: &Options) -> Attacher {
+    pub(super) fn new(options: &DaemonOptions) -> Attacher {
         Attacher {
             socket: options.socket.clone(),
             trust: options.trust,
@@ -103,7 +103,7 @@ impl Attacher {
         Done::TooLate(Some(child))
     }
 
-    /// Returns the command that runs this program again to attach one process ([`crate::Options::socket`] names the
+    /// Returns the command that runs this program again to attach one process ([`crate::DaemonOptions::socket`] names the
     /// daemon to it).
     fn command(&self, task: &Task) -> Command {
         let service = Service {

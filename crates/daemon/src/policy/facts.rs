@@ -4,7 +4,7 @@ use crate::peer::Process;
 
 /// A process, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct ProcessFacts {
     /// User id.
     pub uid: u32,
     /// Path of its executable.
@@ -13,10 +13,10 @@ pub struct Facts {
     pub cgroup: Option<String>,
 }
 
-impl Facts {
+impl ProcessFacts {
     /// Reads the facts of a process.
-    pub fn read(process: Process) -> Facts {
-        Facts {
+    pub fn read(process: Process) -> ProcessFacts {
+        ProcessFacts {
             uid: process.uid,
             executable: fastpath_os::executable(process.pid).ok(),
             cgroup: cgroup(process.pid),
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn this_process_has_an_executable_and_a_cgroup_that_is_a_path() {
-        let facts = Facts::read(Process::read(std::process::id() as i32).unwrap());
+        let facts = ProcessFacts::read(Process::read(std::process::id() as i32).unwrap());
         let own = std::env::current_exe().unwrap();
         assert_eq!(facts.executable.as_deref(), own.to_str());
         assert!(facts.cgroup.is_none_or(|cgroup| cgroup.starts_with('/')));
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn a_unit_is_the_innermost_that_runs_processes() {
         let unit = |cgroup: &str| {
-            let facts = Facts {
+            let facts = ProcessFacts {
                 uid: 0,
                 executable: None,
                 cgroup: Some(cgroup.into()),

@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use crate::Service;
 use crate::peer::Process;
-pub use facts::Facts;
+pub use facts::ProcessFacts;
 use glob::Glob;
 pub use preview::{Fit, Preview};
 pub(crate) use watcher::Watcher;
@@ -170,7 +170,7 @@ impl Policy {
     }
 
     /// Returns the decision of the first rule that fits; `None` if none does.
-    pub fn decide(&self, facts: &Facts) -> Option<Decision> {
+    pub fn decide(&self, facts: &ProcessFacts) -> Option<Decision> {
         let (index, rule) = self.rules.iter().enumerate().find(|(_, rule)| rule.fits(facts))?;
         Some(Decision {
             action: rule.action,
@@ -181,7 +181,7 @@ impl Policy {
 
     /// Returns the decision of the first rule that fits a process now; `None` also if it has ended.
     pub fn decide_for(&self, pid: i32) -> Option<Decision> {
-        self.decide(&Facts::read(Process::read(pid).ok()?))
+        self.decide(&ProcessFacts::read(Process::read(pid).ok()?))
     }
 
     /// Returns whether a process must never get a page.
@@ -214,7 +214,7 @@ impl Rule {
 
     /// Returns whether the rule fits. An unknown fact fits a rule with `never`, and none that attaches: leaving a
     /// process alone is safe.
-    fn fits(&self, facts: &Facts) -> bool {
+    fn fits(&self, facts: &ProcessFacts) -> bool {
         let unknown = self.action == Action::Never;
         let by = |glob: &Option<Glob>, fact: Option<&str>| match glob {
             None => true,
@@ -278,15 +278,15 @@ mod tests {
         action = "attach"
     "#;
 
-    fn facts(executable: &str, cgroup: &str, uid: u32) -> Facts {
-        Facts {
+    fn facts(executable: &str, cgroup: &str, uid: u32) -> ProcessFacts {
+        ProcessFacts {
             uid,
             executable: Some(executable.into()),
             cgroup: Some(cgroup.into()),
         }
     }
 
-    fn decide(text: &str, facts: &Facts) -> Option<(Action, Clocks)> {
+    fn decide(text: &str, facts: &ProcessFacts) -> Option<(Action, Clocks)> {
         let policy = Policy::parse(text).expect("a policy");
         policy
             .decide(facts)
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_told_of_a_process_is_no_reason_to_attach_it_and_one_to_leave_it_alone() {
-        let unknown = Facts {
+        let unknown = ProcessFacts {
             uid: 0,
             executable: None,
             cgroup: None,

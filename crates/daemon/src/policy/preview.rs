@@ -2,7 +2,7 @@
 
 use fastpath_protocol::Status;
 
-use super::{Action, Clocks, Decision, Facts, Policy, is_ours};
+use super::{Action, Clocks, Decision, Policy, ProcessFacts, is_ours};
 use crate::peer::Process;
 
 /// Effect of a policy now.
@@ -39,7 +39,7 @@ impl Policy {
         for pid in fastpath_os::processes().into_iter().flatten() {
             // The process may have ended.
             let Ok(process) = Process::read(pid) else { continue };
-            let facts = Facts::read(process);
+            let facts = ProcessFacts::read(process);
             let Some(executable) = facts.executable.clone() else {
                 preview.unseen += usize::from(has_program(pid));
                 continue;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastpath_os::Stat;
 use fastpath_page::ClockSet;
-use fastpath_protocol::{Code, Refusal};
+use fastpath_protocol::{Code, RequestRefusal};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -16,10 +16,10 @@ use super::attacher::{Attacher, Done, Task};
 use super::queue::AT_A_TIME;
 use super::queue::Queue;
 use super::source::Source;
-use super::{Action, Clocks, Decision, Facts, Policy, is_ours};
+use super::{Action, Clocks, Decision, Policy, ProcessFacts, is_ours};
 use crate::payer::Payer;
 use crate::peer::Process;
-use crate::{Options, Service};
+use crate::{DaemonOptions, Service};
 
 /// The policy in force, shared by all its users.
 #[derive(Clone)]
@@ -37,7 +37,7 @@ struct Shared {
 
 impl Watcher {
     /// Starts with a policy.
-    pub(crate) fn start(policy: Policy, options: &Options) -> io::Result<Watcher> {
+    pub(crate) fn start(policy: Policy, options: &DaemonOptions) -> io::Result<Watcher> {
         let tasks = Arc::new(Queue::new());
         let watcher = Watcher(Arc::new(Shared {
             policy: Mutex::new(Arc::new(policy)),
@@ -56,8 +56,8 @@ impl Watcher {
     }
 
     /// Queues a process that a client names. Never waits.
-    pub(crate) fn attach(&self, process: Process, payer: Payer, clocks: ClockSet) -> Result<(), Refusal> {
-        let ended = |_| Refusal::new(Code::Process, format!("process {} has ended", process.pid));
+    pub(crate) fn attach(&self, process: Process, payer: Payer, clocks: ClockSet) -> Result<(), RequestRefusal> {
+        let ended = |_| RequestRefusal::new(Code::Process, format!("process {} has ended", process.pid));
         let task = Task {
             pid: process.pid,
             payer,
@@ -70,12 +70,15 @@ impl Watcher {
                 },
                 rule: 0,
             },
-            executable: Facts::read(process).executable,
+            executable: ProcessFacts::read(process).executable,
             asked_for: Some(Stat::read(process.pid).map_err(ended)?.start_time),
         };
         match self.0.tasks.offer(task) {
             true => Ok(()),
-            false => Err(Refusal::new(Code::Limit, "too many processes wait to be attached")),
+            false => Err(RequestRefusal::new(
+                Code::Limit,
+                "too many processes wait to be attached",
+            )),
         }
     }
 
@@ -194,7 +197,7 @@ impl Shared {
 fn consider(policy: &Policy, pid: i32, tasks: &Queue) {
     // The process may have ended.
     let Ok(process) = Process::read(pid) else { return };
-    let facts = Facts::read(process);
+    let facts = ProcessFacts::read(process);
     if facts.executable.as_deref().is_some_and(is_ours) {
         return;
     }

@@ -7,7 +7,7 @@ use super::{Line, Mark, line};
 use fastpath_measure::clocks::Kind;
 use fastpath_measure::path::Path;
 use fastpath_measure::probe::{ClockReport, Measured};
-use fastpath_measure::verdict::{self, Verdict as Judged};
+use fastpath_measure::verdict::{self, CallVerdict};
 use fastpath_measure::{ClockMonotonicity, Monotonicity};
 
 const CLOCKS: &str = "clocks";
@@ -96,10 +96,10 @@ fn of_call(name: &str, measured: &Measured, why: Option<&String>, counter_ns: Op
     };
     let why = why.map(|why| format!(" ({})", plain(why))).unwrap_or_default();
     let mark = match measured.verdict {
-        Judged::Fast => Mark::Ok,
-        Judged::Slow => Mark::Bad,
-        Judged::Unknown => Mark::Unknown,
-        Judged::Unsupported | Judged::SyscallOnly => Mark::Info,
+        CallVerdict::Fast => Mark::Ok,
+        CallVerdict::Slow => Mark::Bad,
+        CallVerdict::Unknown => Mark::Unknown,
+        CallVerdict::Unsupported | CallVerdict::SyscallOnly => Mark::Info,
     };
     line(CLOCKS, name, mark, format!("{cost}{path}{threshold}{why}"), "measured")
 }

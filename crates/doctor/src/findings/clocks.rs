@@ -10,11 +10,12 @@ use fastpath_measure::ClockMonotonicity;
 use fastpath_measure::clocks::{Clock, Kind};
 use fastpath_measure::path::Path;
 use fastpath_measure::probe::{ClockReport, Measured};
-use fastpath_measure::verdict::Verdict as Judged;
+use fastpath_measure::verdict::CallVerdict;
 
 /// Returns the slow clocks that a vDSO could read from the counter.
 pub(crate) fn slow_counter_clocks(facts: &Facts) -> Vec<&ClockReport> {
-    let slow = |report: &&ClockReport| report.clock.kind() == Kind::Counter && report.measured.verdict == Judged::Slow;
+    let slow =
+        |report: &&ClockReport| report.clock.kind() == Kind::Counter && report.measured.verdict == CallVerdict::Slow;
     facts.clocks.iter().filter(slow).collect()
 }
 
@@ -28,7 +29,7 @@ fn slow_others(facts: &Facts) -> Vec<(&str, &Measured)> {
     let functions = facts.functions.iter().map(|r| (r.function.as_ref(), &r.measured));
     coarse
         .chain(functions)
-        .filter(|(_, measured)| measured.verdict == Judged::Slow)
+        .filter(|(_, measured)| measured.verdict == CallVerdict::Slow)
         .collect()
 }
 
@@ -229,7 +230,7 @@ fn counter_unused(facts: &Facts, slow: &[&ClockReport]) -> Finding {
 }
 
 pub(super) fn unknown(facts: &Facts) -> Option<Finding> {
-    let unknown = |r: &&ClockReport| r.clock.kind() == Kind::Counter && r.measured.verdict == Judged::Unknown;
+    let unknown = |r: &&ClockReport| r.clock.kind() == Kind::Counter && r.measured.verdict == CallVerdict::Unknown;
     let unknown: Vec<&ClockReport> = facts.clocks.iter().filter(unknown).collect();
     let first = unknown.first()?;
     let says = format!(

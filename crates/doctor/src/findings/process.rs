@@ -6,7 +6,7 @@ use super::clocks::slow_counter_clocks;
 use super::{Finding, Severity, counter_reads, finding, reads};
 use fastpath_measure::clocks::{Clock, Kind};
 use fastpath_measure::probe::ClockReport;
-use fastpath_measure::verdict::Verdict as Judged;
+use fastpath_measure::verdict::CallVerdict;
 
 pub(super) fn from_facts(process: &Process, facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -134,7 +134,7 @@ fn of_other_isa(process: &Process, facts: &Facts) -> Option<Finding> {
         let says = format!("the process is an {isa} program; the cost of its calls could not be measured here");
         return Some(finding("process-other-isa", Severity::Note, says));
     };
-    let slow = |r: &&ClockReport| r.clock.kind() == Kind::Counter && r.measured.verdict == Judged::Slow;
+    let slow = |r: &&ClockReport| r.clock.kind() == Kind::Counter && r.measured.verdict == CallVerdict::Slow;
     let slow: Vec<&ClockReport> = clocks.iter().filter(slow).collect();
     let is_on_kernels_path = process.vdso == Some(VdsoKind::Kernel);
     (is_on_kernels_path && !slow.is_empty()).then(|| {

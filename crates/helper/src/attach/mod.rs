@@ -13,7 +13,7 @@ use fastpath_inject::Cache;
 use fastpath_inject::attach::{self, AttachConfig, Attached, LastResort, Refusal};
 use fastpath_page::Grant;
 use fastpath_protocol::Code;
-use fastpath_protocol::client::Failure;
+use fastpath_protocol::client::ClientError;
 
 use crate::grant::{self, Purpose};
 use crate::policy::DaemonsPolicy;
@@ -124,8 +124,8 @@ pub fn attach_all(
 }
 
 /// Returns a page for one process from this host's daemon.
-fn of_host(wanted: &Wanted, pid: i32) -> Result<Grant, Failure> {
-    let gone = || fastpath_protocol::Refusal::new(Code::Process, format!("there is no process {pid} any more"));
+fn of_host(wanted: &Wanted, pid: i32) -> Result<Grant, ClientError> {
+    let gone = || fastpath_protocol::RequestRefusal::new(Code::Process, format!("there is no process {pid} any more"));
     let process = grant::pidfd(pid).ok_or_else(gone)?;
     grant::of_host(Purpose::for_process(wanted.service.set(), &process), None)
 }

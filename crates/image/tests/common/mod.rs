@@ -6,7 +6,7 @@
 use std::arch::asm;
 use std::ptr::NonNull;
 
-use fastpath_image::{Image, Instance, KernelFunctions, MappedVdso, Options, Placement, Vdso, own_vdso};
+use fastpath_image::{Image, Instance, InstanceConfig, KernelFunctions, MappedVdso, Placement, Vdso, own_vdso};
 use fastpath_page::{PAGE_SIZE, Page};
 
 pub type ClockGettime = unsafe extern "C" fn(i32, *mut Timespec) -> i32;
@@ -74,10 +74,10 @@ impl Mapped {
             libc::close(memfd);
 
             let image = base.add(image_at);
-            let options = Options {
+            let options = InstanceConfig {
                 kernel,
                 serve_clocks,
-                ..Options::at(Placement {
+                ..InstanceConfig::at(Placement {
                     address: image as u64,
                     page_offset,
                 })

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use fastpath_image::{CpuFeatures, Image, Instance, Isa, KernelFunctions, Options, Placement, Vdso};
+use fastpath_image::{CpuFeatures, Image, Instance, InstanceConfig, Isa, KernelFunctions, Placement, Vdso};
 use fastpath_page::layout::AnchorCell;
 use fastpath_page::{Anchor, Page};
 
@@ -157,12 +157,12 @@ fn build(isa: Isa) -> PathBuf {
 impl Guest {
     /// Starts a guest for each ISA that can be run here, and runs the test with it. Fails if there is none.
     pub fn each(test: impl Fn(&mut Guest)) {
-        let ran = Isa::ALL.into_iter().filter(|&isa| Guest::of(isa, &test)).count();
+        let ran = Isa::ALL.into_iter().filter(|&isa| Guest::run(isa, &test)).count();
         assert!(ran > 0 || !runs("clang"), "no ISA could be tested");
     }
 
     /// Does the same for one ISA. Returns whether it could be run.
-    pub fn of(isa: Isa, test: impl Fn(&mut Guest)) -> bool {
+    pub fn run(isa: Isa, test: impl Fn(&mut Guest)) -> bool {
         let started = Guest::start(isa);
         let ran = started.is_some();
         if let Some(mut guest) = started {
@@ -225,7 +225,7 @@ impl Guest {
 
     /// Gives the guest an image, and an empty page for it.
     pub fn install(&mut self, setup: Setup) {
-        let options = Options {
+        let options = InstanceConfig {
             placement: Placement {
                 address: self.image_address(),
                 page_offset: setup.page_offset,

@@ -236,7 +236,7 @@ fn functions_that_are_only_passed_on_are_there_if_the_kernel_has_them() {
 
 #[test]
 fn a_vsyscall_leads_to_the_kernels_or_makes_the_call() {
-    Guest::of(Isa::I386, |guest| {
+    Guest::run(Isa::I386, |guest| {
         let getpid = |guest: &mut Guest| guest.vsyscall([20, 1, 2]).result;
         assert_eq!(getpid(guest), i64::from(guest.pid()));
         let Some((vdso, base)) = guest.kernel_vdso() else {
@@ -253,9 +253,9 @@ fn a_vsyscall_leads_to_the_kernels_or_makes_the_call() {
         let distance = (to as u32).wrapping_sub(from as u32 + 5);
         let instance = fastpath_image::Instance::new(
             guest.image,
-            &fastpath_image::Options {
+            &fastpath_image::InstanceConfig {
                 kernel,
-                ..fastpath_image::Options::at(fastpath_image::Placement::at(guest.image_address()))
+                ..fastpath_image::InstanceConfig::at(fastpath_image::Placement::at(guest.image_address()))
             },
         )
         .unwrap();
@@ -268,7 +268,7 @@ fn a_vsyscall_leads_to_the_kernels_or_makes_the_call() {
 #[test]
 fn getcpu_comes_from_the_page_or_the_cpu_or_the_kernel() {
     for isa in Isa::ALL.into_iter().filter(|isa| isa.facts().exports("getcpu")) {
-        Guest::of(isa, |guest| {
+        Guest::run(isa, |guest| {
             // SAFETY: a CPU set is plain bits; the thread is the guest's.
             unsafe {
                 let mut only: libc::cpu_set_t = std::mem::zeroed();
@@ -303,7 +303,7 @@ fn the_offset_of_the_cpu_is_subtracted_where_the_page_has_offsets() {
         return eprintln!("SKIPPED: this CPU has no RDTSCP");
     }
     for isa in [Isa::X86_64, Isa::I386] {
-        Guest::of(isa, |guest| {
+        Guest::run(isa, |guest| {
             for ahead in [AHEAD, -AHEAD - 1] {
                 guest.install(Setup::default());
                 let anchor = still(guest);

@@ -21,7 +21,7 @@ mod x86;
 use std::ops::Range;
 
 use fastpath_image::vdso::Export;
-use fastpath_image::{Image, Instance, Isa, KernelFunctions, Options, Placement, Vdso};
+use fastpath_image::{Image, Instance, InstanceConfig, Isa, KernelFunctions, Placement, Vdso};
 use fastpath_page::ClockSet;
 
 use crate::error::{Error, Result};
@@ -273,9 +273,9 @@ impl Redirection {
 
     /// Returns an instance of the image that falls back to the kernel's functions.
     fn instance(&self, image: &Image, image_at: u64) -> Result<Instance> {
-        let options = Options {
+        let options = InstanceConfig {
             kernel: self.kernel,
-            ..Options::at(Placement::at(image_at))
+            ..InstanceConfig::at(Placement::at(image_at))
         };
         Instance::new(image, &options).map_err(|e| Error::Unsupported(e.to_string()))
     }

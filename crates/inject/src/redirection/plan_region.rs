@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use fastpath_code::rescue::thunk::Routine;
-use fastpath_image::{Instance, Isa, KernelFunctions, Options, Placement, Vdso};
+use fastpath_image::{Instance, InstanceConfig, Isa, KernelFunctions, Placement, Vdso};
 use fastpath_page::ClockSet;
 
 use super::slow_path::SlowPath;
@@ -280,7 +280,7 @@ impl RegionPlan {
             address: region_at + region::OWN_IMAGE,
             page_offset: region::PAGE.cast_signed() - region::OWN_IMAGE.cast_signed(),
         };
-        let own = Instance::new(image, &Options::at(placement));
+        let own = Instance::new(image, &InstanceConfig::at(placement));
         let own = own.map_err(|e| Error::Unsupported(e.to_string()))?;
         self.put(region::IMAGE..region::HOOK, own.bytes())
     }

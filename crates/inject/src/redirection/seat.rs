@@ -155,7 +155,7 @@ fn functions_behind(code: &Range<u64>, image: &[u8]) -> Range<u64> {
     for Frames { function, .. } in all.iter().filter(|frames| frames.function.start >= code.end) {
         let before = all.iter().filter(|frames| reached.contains(&frames.function.start));
         let mut before = before.flat_map(|frames| &frames.code);
-        if !before.any(|i| x86::is_branch(i) && i.near_branch_target() == function.start) {
+        if !before.any(|i| is_branch(i) && i.near_branch_target() == function.start) {
             break;
         }
         reached.end = function.end;

@@ -229,7 +229,9 @@ fn the_slow_path_is_behind_the_vdsos_file_and_only_it_stays() {
         let seat = &records[0];
         let code = &seat.replacement[..seat.in_thunk.into()];
         let code = iced_x86::Decoder::with_ip(64, code, seat.address, 0).into_iter();
-        let targets = code.filter(x86::is_branch).map(|branch| branch.near_branch_target());
+        let targets = code
+            .filter(fastpath_code::rescue::is_branch)
+            .map(|branch| branch.near_branch_target());
         let seated = seat.address..seat.address + seat.replacement.len() as u64;
         let out: Vec<u64> = targets.filter(|target| !seated.contains(target)).collect();
         assert!(

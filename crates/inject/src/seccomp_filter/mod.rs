@@ -49,7 +49,7 @@ pub struct Call {
 
 /// What a filter answers to a call, whatever its arguments and the address of its instruction are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FilterVerdict {
     /// SECCOMP_RET_ALLOW in every case: the filter has no effect on the call.
     Allowed,
     /// Another answer in some or all cases. The first that was found.
@@ -105,7 +105,7 @@ impl Filter {
     }
 
     /// Returns what the filter answers to a call.
-    pub fn verdict(&self, call: Call) -> Verdict {
+    pub fn verdict(&self, call: Call) -> FilterVerdict {
         let mut pending = vec![State::default()];
         let mut seen = HashSet::new();
         let mut steps = 0;
@@ -113,10 +113,10 @@ impl Filter {
             loop {
                 steps += 1;
                 if steps > MOST_STEPS {
-                    return Verdict::Unknown;
+                    return FilterVerdict::Unknown;
                 }
                 let Some(next) = self.0.get(state.at).and_then(|one| state.step(*one, call)) else {
-                    return Verdict::Unknown;
+                    return FilterVerdict::Unknown;
                 };
                 match next {
                     Next::Here => {}
@@ -131,11 +131,11 @@ impl Filter {
                         break;
                     }
                     Next::Answer(action) if action.is_allow() => break,
-                    Next::Answer(action) => return Verdict::Not(action),
+                    Next::Answer(action) => return FilterVerdict::Not(action),
                 }
             }
         }
-        Verdict::Allowed
+        FilterVerdict::Allowed
     }
 }
 

@@ -54,12 +54,12 @@ fn filter(code: &[(u32, u8, u8, u32)]) -> Filter {
     Filter(code.iter().map(instruction).collect())
 }
 
-fn verdicts(filter: &Filter) -> [Verdict; 3] {
+fn verdicts(filter: &Filter) -> [FilterVerdict; 3] {
     [CLOCK_GETTIME, GETTIMEOFDAY, TIME].map(|number| filter.verdict(Call { arch: X86_64, number }))
 }
 
-fn errno(errno: i32) -> Verdict {
-    Verdict::Not(Action(libc::SECCOMP_RET_ERRNO | errno as u32))
+fn errno(errno: i32) -> FilterVerdict {
+    FilterVerdict::Not(Action(libc::SECCOMP_RET_ERRNO | errno as u32))
 }
 
 const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
@@ -77,7 +77,7 @@ fn the_filters_of_containers_and_of_systemd_allow_clock_calls() {
         made("systemd-native"),
     ];
     for filter in &filters {
-        assert_eq!(verdicts(filter), [Verdict::Allowed; 3], "{filter:?}");
+        assert_eq!(verdicts(filter), [FilterVerdict::Allowed; 3], "{filter:?}");
         assert!(!filter.reads_the_address());
     }
     let mount = Call {
@@ -85,20 +85,20 @@ fn the_filters_of_containers_and_of_systemd_allow_clock_calls() {
         number: MOUNT,
     };
     let answers = filters.each_ref().map(|filter| filter.verdict(mount));
-    let (allowed, refused) = (Verdict::Allowed, errno(libc::EPERM));
+    let (allowed, refused) = (FilterVerdict::Allowed, errno(libc::EPERM));
     assert_eq!(answers, [refused, refused, refused, allowed, allowed]);
     let foreign = Call {
         arch: I386,
         number: MOUNT,
     };
-    let killed = Verdict::Not(Action(libc::SECCOMP_RET_KILL_PROCESS));
+    let killed = FilterVerdict::Not(Action(libc::SECCOMP_RET_KILL_PROCESS));
     assert_eq!(made("systemd-native").verdict(foreign), killed);
 }
 
 #[test]
 fn a_filter_that_answers_a_clock_call_itself_is_recognised() {
-    let logged = Verdict::Not(Action(libc::SECCOMP_RET_LOG));
-    let allowed = Verdict::Allowed;
+    let logged = FilterVerdict::Not(Action(libc::SECCOMP_RET_LOG));
+    let allowed = FilterVerdict::Allowed;
     assert_eq!(verdicts(&made("systemd-log")), [logged, allowed, allowed]);
     let refused = errno(libc::ENOSYS);
     assert_eq!(verdicts(&made("clock-errno")), [refused, allowed, refused]);
@@ -112,7 +112,7 @@ fn a_filter_that_answers_a_clock_call_itself_is_recognised() {
 #[test]
 fn an_answer_that_is_the_same_on_both_branches_does_not_depend_on_the_argument() {
     let allow_all = filter(&[(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW)]);
-    assert_eq!(verdicts(&allow_all), [Verdict::Allowed; 3]);
+    assert_eq!(verdicts(&allow_all), [FilterVerdict::Allowed; 3]);
     // The data of SECCOMP_RET_ALLOW means nothing.
     let both = filter(&[
         (LOAD, 0, 0, FIRST_ARGUMENT),
@@ -120,9 +120,9 @@ fn an_answer_that_is_the_same_on_both_branches_does_not_depend_on_the_argument()
         (RETURN, 0, 0, libc::SECCOMP_RET_ALLOW | 7),
         (RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
     ]);
-    assert_eq!(verdicts(&both), [Verdict::Allowed; 3]);
+    assert_eq!(verdicts(&both), [FilterVerdict::Allowed; 3]);
     let computed = filter(&[(LOAD, 0, 0, FIRST_ARGUMENT), (libc::BPF_RET | BPF_A, 0, 0, 0)]);
-    assert_eq!(verdicts(&computed), [Verdict::Unknown; 3]);
+    assert_eq!(verdicts(&computed), [FilterVerdict::Unknown; 3]);
 }
 
 #[test]
@@ -149,11 +149,11 @@ fn a_filter_with_too_many_paths_or_no_end_is_unknown() {
         ]);
     }
     code.push((RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
-    assert_eq!(verdicts(&filter(&code)), [Verdict::Unknown; 3]);
-    assert_eq!(verdicts(&filter(&[])), [Verdict::Unknown; 3]);
-    assert_eq!(verdicts(&filter(&[(LOAD, 0, 0, 0)])), [Verdict::Unknown; 3]);
+    assert_eq!(verdicts(&filter(&code)), [FilterVerdict::Unknown; 3]);
+    assert_eq!(verdicts(&filter(&[])), [FilterVerdict::Unknown; 3]);
+    assert_eq!(verdicts(&filter(&[(LOAD, 0, 0, 0)])), [FilterVerdict::Unknown; 3]);
     let beyond = filter(&[(libc::BPF_JMP | libc::BPF_JA, 0, 0, u32::MAX), (RETURN, 0, 0, 0)]);
-    assert_eq!(verdicts(&beyond), [Verdict::Unknown; 3]);
+    assert_eq!(verdicts(&beyond), [FilterVerdict::Unknown; 3]);
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn paths_that_meet_again_are_followed_once() {
     let mut code = vec![(EQUAL, 0, 0, 7); MOST_INSTRUCTIONS];
     code[0] = (LOAD, 0, 0, FIRST_ARGUMENT);
     code[MOST_INSTRUCTIONS - 1] = (RETURN, 0, 0, libc::SECCOMP_RET_ALLOW);
-    assert_eq!(verdicts(&filter(&code)), [Verdict::Allowed; 3]);
+    assert_eq!(verdicts(&filter(&code)), [FilterVerdict::Allowed; 3]);
 }
 
 #[test]
@@ -328,11 +328,11 @@ fn agrees(filter: &Filter, calls: &[Data]) {
     for data in calls {
         let answer = Action(concrete(filter, data));
         match verdict {
-            Verdict::Allowed => assert!(answer.is_allow(), "{answer:?} to {data:?}"),
-            Verdict::Not(other) if reads_only_known_words(filter) => assert_eq!(answer, other),
+            FilterVerdict::Allowed => assert!(answer.is_allow(), "{answer:?} to {data:?}"),
+            FilterVerdict::Not(other) if reads_only_known_words(filter) => assert_eq!(answer, other),
             // Instructions with known operands have a known result.
-            Verdict::Unknown => assert!(!reads_only_known_words(filter)),
-            Verdict::Not(_) => {}
+            FilterVerdict::Unknown => assert!(!reads_only_known_words(filter)),
+            FilterVerdict::Not(_) => {}
         }
     }
 }
@@ -362,7 +362,7 @@ fn a_verdict_holds_for_every_call_of_real_filters() {
             for mut data in calls().new_tree(&mut runner).unwrap().current() {
                 data[0] = number;
                 let answer = Action(concrete(filter, &data));
-                assert!(verdict != Verdict::Allowed || answer.is_allow(), "{number}");
+                assert!(verdict != FilterVerdict::Allowed || answer.is_allow(), "{number}");
             }
         }
     }
@@ -463,7 +463,7 @@ mod kernel {
             let expected: Vec<i32> = data.iter().map(expected).collect();
             assert_eq!(errnos(&filter, &data)[..data.len()], expected, "{filter:?}");
             agrees(&filter, &data);
-            verdicts[usize::from(filter.verdict(CALL) == Verdict::Allowed)] += 1;
+            verdicts[usize::from(filter.verdict(CALL) == FilterVerdict::Allowed)] += 1;
         }
         assert!(verdicts.iter().all(|count| *count > 20), "{verdicts:?}");
     }

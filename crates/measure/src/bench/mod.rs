@@ -16,7 +16,7 @@ use serde::Serialize;
 
 /// The extent of a measurement.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct BenchOptions {
     /// The clocks for which `clock_gettime` is compared.
     pub clocks: Vec<Clock>,
     /// Number of rounds per call; each round measures every path once.
@@ -25,11 +25,11 @@ pub struct Options {
     pub batch: u32,
 }
 
-impl Default for Options {
+impl Default for BenchOptions {
     /// Returns options that take about two seconds.
-    fn default() -> Options {
+    fn default() -> BenchOptions {
         let coarse = [Clock::REALTIME_COARSE, Clock::MONOTONIC_COARSE];
-        Options {
+        BenchOptions {
             clocks: Clock::SERVED.iter().copied().chain(coarse).collect(),
             rounds: 301,
             batch: 2000,
@@ -54,7 +54,7 @@ pub struct Bench {
 /// Compares fastpath's functions, if given, with the kernel's vDSO, the system calls and the bare counter.
 /// `progress` is called between measurements, after each round, with the number of rounds measured so far and their
 /// total.
-pub fn run(ours: Option<&Functions>, options: &Options, progress: &mut dyn FnMut(u64, u64)) -> Bench {
+pub fn run(ours: Option<&Functions>, options: &BenchOptions, progress: &mut dyn FnMut(u64, u64)) -> Bench {
     let timer = Timer::start();
     let kernel = Vdso::of_kernel();
     let clocks = options.clocks.iter().map(|clock| Call::ClockGettime(*clock));
@@ -109,8 +109,8 @@ pub fn run(ours: Option<&Functions>, options: &Options, progress: &mut dyn FnMut
 mod tests {
     use super::*;
 
-    fn quick() -> Options {
-        Options {
+    fn quick() -> BenchOptions {
+        BenchOptions {
             clocks: vec![Clock::MONOTONIC, Clock::TAI],
             rounds: 9,
             batch: 200,

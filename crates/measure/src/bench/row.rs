@@ -1,6 +1,6 @@
 //! Measures one call by every path, round by round.
 
-use super::Options;
+use super::BenchOptions;
 use super::subject::{Path, Subject};
 use crate::functions::Call;
 use crate::price;
@@ -51,7 +51,7 @@ pub(super) fn measure(
     timer: &Timer,
     call: Call,
     subjects: &[Subject],
-    options: &Options,
+    options: &BenchOptions,
     is_done: &mut dyn FnMut(),
 ) -> Ticks {
     let mut rounds: Vec<(Path, Vec<f64>)> = subjects.iter().map(|subject| (subject.path, Vec::new())).collect();

@@ -207,7 +207,7 @@ mod tests {
     }
 
     /// Judges a call on a host with a counter read of 15 ns and a system call of 140 ns.
-    fn of(subject: Subject, path: Path, ns: f64, baseline: Option<&Baseline>) -> Result<(), Complaint> {
+    fn judged(subject: Subject, path: Path, ns: f64, baseline: Option<&Baseline>) -> Result<(), Complaint> {
         let limits = Limits {
             max_ns: 100.0,
             paths: FAST,
@@ -231,9 +231,9 @@ mod tests {
 
     #[test]
     fn a_system_call_is_broken_however_cheap_it_is() {
-        assert_eq!(of(MONOTONIC, Path::Vdso, 22.0, None), Ok(()));
-        assert_eq!(of(MONOTONIC, Path::Fastpath, 19.0, None), Ok(()));
-        let why = broken(of(MONOTONIC, Path::Syscall, 22.0, None));
+        assert_eq!(judged(MONOTONIC, Path::Vdso, 22.0, None), Ok(()));
+        assert_eq!(judged(MONOTONIC, Path::Fastpath, 19.0, None), Ok(()));
+        let why = broken(judged(MONOTONIC, Path::Syscall, 22.0, None));
         assert_eq!(
             why,
             "clock_gettime MONOTONIC goes by system call (22.0 ns), not by vdso or fastpath"
@@ -269,11 +269,11 @@ mod tests {
 
     #[test]
     fn a_vdso_is_broken_above_the_limit_and_at_the_cost_of_a_system_call() {
-        assert!(broken(of(MONOTONIC, Path::Vdso, 101.0, None)).contains("more than 100"));
-        assert!(broken(of(MONOTONIC, Path::Vdso, 90.0, None)).contains("system calls"));
+        assert!(broken(judged(MONOTONIC, Path::Vdso, 101.0, None)).contains("more than 100"));
+        assert!(broken(judged(MONOTONIC, Path::Vdso, 90.0, None)).contains("system calls"));
         let coarse = Subject::Clock(Clock::MONOTONIC_COARSE);
         assert_eq!(
-            of(coarse, Path::Vdso, 90.0, None),
+            judged(coarse, Path::Vdso, 90.0, None),
             Ok(()),
             "it does not read the counter"
         );
@@ -309,20 +309,20 @@ mod tests {
     #[test]
     fn system_calls_are_held_to_ratios_not_to_nanoseconds() {
         assert_eq!(
-            of(Subject::Getpid, Path::Syscall, 900.0, None),
+            judged(Subject::Getpid, Path::Syscall, 900.0, None),
             Ok(()),
             "60 counter reads"
         );
-        assert!(broken(of(Subject::Getpid, Path::Syscall, 6000.0, None)).contains("400.0 counter reads"));
-        assert_eq!(of(Subject::Urandom, Path::Syscall, 1600.0, None), Ok(()));
-        assert!(broken(of(Subject::Urandom, Path::Syscall, 1700.0, None)).contains("12.1 getpids"));
+        assert!(broken(judged(Subject::Getpid, Path::Syscall, 6000.0, None)).contains("400.0 counter reads"));
+        assert_eq!(judged(Subject::Urandom, Path::Syscall, 1600.0, None), Ok(()));
+        assert!(broken(judged(Subject::Urandom, Path::Syscall, 1700.0, None)).contains("12.1 getpids"));
     }
 
     #[test]
     fn getrandom_is_broken_where_a_vdso_could_answer_and_does_not() {
-        assert!(broken(of(Subject::Getrandom, Path::Syscall, 380.0, None)).contains("vDSO"));
-        assert_eq!(of(Subject::Getrandom, Path::Vdso, 28.0, None), Ok(()));
-        assert!(broken(of(Subject::Getrandom, Path::Vdso, 380.0, None)).contains("getpids"));
+        assert!(broken(judged(Subject::Getrandom, Path::Syscall, 380.0, None)).contains("vDSO"));
+        assert_eq!(judged(Subject::Getrandom, Path::Vdso, 28.0, None), Ok(()));
+        assert!(broken(judged(Subject::Getrandom, Path::Vdso, 380.0, None)).contains("getpids"));
     }
 
     #[test]
@@ -334,7 +334,7 @@ mod tests {
                 counter_reads: Some(counter_reads),
             }],
         };
-        let now = |baseline| of(MONOTONIC, Path::Vdso, 30.0, Some(&baseline));
+        let now = |baseline| judged(MONOTONIC, Path::Vdso, 30.0, Some(&baseline));
         assert_eq!(now(baseline("fastpath", 1.9)), Ok(()));
         assert!(broken(now(baseline("vdso", 1.3))).contains("1.30 in the baseline"));
         let limits = Limits {

@@ -38,7 +38,7 @@ const ENOUGH_FOR_A_PATH: usize = 2;
 
 /// Options of a check.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct GuardOptions {
     /// The calls to check.
     pub subjects: Vec<Subject>,
     /// Most that a clock read may cost, in nanoseconds.
@@ -67,7 +67,7 @@ pub enum Outcome {
 /// The measurements and the outcome.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Report {
+pub struct GuardReport {
     /// The outcome.
     pub outcome: Outcome,
     /// The outcome in one line.
@@ -127,7 +127,7 @@ const READS: Limit = Limit {
 };
 
 /// Measures and judges the calls. Takes some 30 ms if all calls pass, up to a second if one is too expensive.
-pub fn guard(options: &Options) -> Report {
+pub fn guard(options: &GuardOptions) -> GuardReport {
     if !counter::usable() {
         let why = "this process may not read the CPU's counter (PR_SET_TSC): a clock read by a vDSO would kill it";
         return forbidden(&options.subjects, why);
@@ -248,8 +248,14 @@ impl Look {
     }
 }
 
-fn report(limits: &Limits, baseline: Option<&Baseline>, looks: &[Look], ns_per_tick: f64, looked: usize) -> Report {
-    let mut report = Report {
+fn report(
+    limits: &Limits,
+    baseline: Option<&Baseline>,
+    looks: &[Look],
+    ns_per_tick: f64,
+    looked: usize,
+) -> GuardReport {
+    let mut report = GuardReport {
         outcome: Outcome::Ok,
         summary: String::new(),
         calls: Vec::new(),
@@ -297,7 +303,7 @@ fn report(limits: &Limits, baseline: Option<&Baseline>, looks: &[Look], ns_per_t
 }
 
 /// Returns the report for a process that a clock read would kill: nothing can be measured.
-fn forbidden(subjects: &[Subject], why: &str) -> Report {
+fn forbidden(subjects: &[Subject], why: &str) -> GuardReport {
     let checked = |subject: &Subject| Checked {
         call: subject.to_string(),
         path: Path::Unknown,
@@ -307,7 +313,7 @@ fn forbidden(subjects: &[Subject], why: &str) -> Report {
         backward: None,
         complaint: Some(why.to_owned()),
     };
-    Report {
+    GuardReport {
         outcome: Outcome::Broken,
         summary: why.to_owned(),
         calls: subjects.iter().map(checked).collect(),
@@ -321,8 +327,8 @@ fn forbidden(subjects: &[Subject], why: &str) -> Report {
 mod tests {
     use super::*;
 
-    fn options() -> Options {
-        Options {
+    fn options() -> GuardOptions {
+        GuardOptions {
             subjects: vec![
                 Subject::Clock(Clock::MONOTONIC),
                 Subject::Getpid,
@@ -366,7 +372,7 @@ mod tests {
 
     #[test]
     fn a_path_that_is_not_allowed_is_broken_whatever_it_costs() {
-        let report = guard(&Options {
+        let report = guard(&GuardOptions {
             subjects: vec![Subject::Clock(Clock::PROCESS_CPUTIME_ID)],
             paths: vec![Path::Vdso, Path::Fastpath],
             ..options()
@@ -381,7 +387,7 @@ mod tests {
         let report = guard(&options());
         let json = serde_json::to_string(&report).unwrap();
         let baseline: Baseline = serde_json::from_str(&json).unwrap();
-        let again = guard(&Options {
+        let again = guard(&GuardOptions {
             baseline: Some(baseline),
             tolerance: 5.0,
             ..options()

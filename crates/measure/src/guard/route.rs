@@ -103,8 +103,8 @@ fn kernels(subject: Subject, getpid_works: bool) -> Route {
         can_be_fast: false,
     };
     match answer_of(subject, None) {
-        Err(Refusal::Killed) => return forbidden(Path::Unknown),
-        Err(Refusal::Other(why)) => return unknown(why),
+        Err(Unmeasured::Killed) => return forbidden(Path::Unknown),
+        Err(Unmeasured::Other(why)) => return unknown(why),
         Ok(0) => {}
         Ok(libc::ENOSYS) => {
             return Route {
@@ -144,18 +144,18 @@ fn forbidden(path: Path) -> Route {
 
 /// Reason why a call's result is unknown.
 #[derive(Debug, PartialEq)]
-enum Refusal {
+enum Unmeasured {
     /// A seccomp filter kills this process for the call.
     Killed,
     /// Another reason, in words.
     Other(String),
 }
 
-impl Refusal {
+impl Unmeasured {
     fn in_words(self) -> String {
         match self {
-            Refusal::Killed => KILLED.to_owned(),
-            Refusal::Other(why) => why,
+            Unmeasured::Killed => KILLED.to_owned(),
+            Unmeasured::Other(why) => why,
         }
     }
 }
@@ -181,11 +181,11 @@ fn by_filter_in_force(clock: Clock) -> Option<u64> {
 
 /// Returns the result of a call in a child: 0 or an errno. There, the system call `taken_away` fails with an errno of
 /// its own.
-fn answer_of(subject: Subject, taken_away: Option<libc::c_long>) -> Result<i32, Refusal> {
+fn answer_of(subject: Subject, taken_away: Option<libc::c_long>) -> Result<i32, Unmeasured> {
     let filter = taken_away
         .map(|number| path::filter(&[number]))
         .transpose()
-        .map_err(Refusal::Other)?;
+        .map_err(Unmeasured::Other)?;
     let body = |reporter: &child::Reporter| {
         let installed = filter.as_ref().map_or(0, path::install);
         reporter.report(step::FILTER, 0, installed as u64);
@@ -193,18 +193,18 @@ fn answer_of(subject: Subject, taken_away: Option<libc::c_long>) -> Result<i32, 
     };
     // SAFETY: getpid, read, write, seccomp and getrandom, which was called before, are async-signal-safe in every libc.
     let (records, end) = unsafe { child::run(TIME_LIMIT, body) }
-        .map_err(|error| Refusal::Other(format!("no child process could be started: {error}")))?;
+        .map_err(|error| Unmeasured::Other(format!("no child process could be started: {error}")))?;
     let installed = path::value(&records, step::FILTER, 0);
     if let Some(errno) = installed.filter(|errno| *errno != 0) {
         let error = std::io::Error::from_raw_os_error(errno as i32);
-        return Err(Refusal::Other(format!(
+        return Err(Unmeasured::Other(format!(
             "no seccomp filter can be installed here: {error}"
         )));
     }
     match (path::value(&records, step::LIBC, 0), end) {
         (Some(errno), _) => Ok(errno as i32),
-        (None, End::Killed(libc::SIGSYS)) if installed.is_some() => Err(Refusal::Killed),
-        (None, end) => Err(Refusal::Other(format!(
+        (None, End::Killed(libc::SIGSYS)) if installed.is_some() => Err(Unmeasured::Killed),
+        (None, end) => Err(Unmeasured::Other(format!(
             "a child process that tried it {}",
             end.describe()
         ))),

@@ -26,7 +26,7 @@ pub use fastpath_evidence::{self as evidence, counter};
 pub use fastpath_image as image;
 pub use fastpath_page::{ClockSet, Page};
 pub use pages::Pages;
-pub use publisher::{Busy, NotPublished, Options, Publisher};
+pub use publisher::{Busy, NotPublished, Publisher, PublisherConfig};
 pub use refresher::{LEAD_NS, News, Refreshed, Refresher};
 pub use relation::{BadRelation, Relation};
 pub use sample::{Source, ThisHost};

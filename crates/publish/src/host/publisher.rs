@@ -14,7 +14,7 @@ use crate::host::sample::{self, Source};
 
 /// Settings of a publisher.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct PublisherConfig {
     /// The clocks that the page answers.
     pub clocks: ClockSet,
     /// Whether refreshes follow system calls of the guest ([`Publisher::trapped`]) and not a timer.
@@ -26,9 +26,9 @@ pub struct Options {
     pub trust: Trust,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for PublisherConfig {
+    fn default() -> PublisherConfig {
+        PublisherConfig {
             clocks: ClockSet::ALL,
             on_demand: false,
             relation: Relation::SAME,
@@ -66,7 +66,7 @@ pub enum NotPublished {
 pub struct Publisher<'p, S> {
     pub(crate) page: &'p Page,
     pub(crate) source: S,
-    pub(crate) options: Options,
+    pub(crate) options: PublisherConfig,
     busy: AtomicBool,
     /// The kernel's MONOTONIC at the last sample; 0 before the first.
     pub(crate) sampled_ns: AtomicU64,
@@ -82,7 +82,7 @@ unsafe impl<S: Sync> Sync for Publisher<'_, S> {}
 impl<'p, S: Source> Publisher<'p, S> {
     /// Returns a publisher for a page whose header is written ([`Writer::init`]), and which no longer has another
     /// writer. The anchors of a former publisher are withdrawn.
-    pub fn new(page: &'p Page, source: S, options: Options) -> Publisher<'p, S> {
+    pub fn new(page: &'p Page, source: S, options: PublisherConfig) -> Publisher<'p, S> {
         let config = if options.on_demand {
             Config::on_demand(options.clocks)
         } else {

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use fastpath_page::answers::{Answers, Identity, Mapped};
 use fastpath_page::{PAGE_SIZE, Writer};
-use fastpath_publish::host::image::{Image, Instance, Isa, Options, Placement};
+use fastpath_publish::host::image::{Image, Instance, InstanceConfig, Isa, Placement};
 use fastpath_publish::host::{Page, init};
 
 use crate::region;
@@ -38,7 +38,7 @@ impl Guest {
         let region = region::map(length);
         let guest = Guest { region, image };
         let address = guest.region.addr().get() + PAGES * PAGE_SIZE;
-        let instance = Instance::new(image, &Options::at(Placement::at(address as u64))).expect("an instance");
+        let instance = Instance::new(image, &InstanceConfig::at(Placement::at(address as u64))).expect("an instance");
         // SAFETY: inside of the mapping just made, which nothing else uses.
         unsafe {
             let code = guest.region.add(PAGES * PAGE_SIZE);
@@ -85,7 +85,7 @@ impl Guest {
 
     /// Makes a call by `__fastpath_syscall`.
     pub fn call(&self, number: libc::c_long, arguments: [u64; 3]) -> i64 {
-        let mut registers = Registers::of(number, arguments);
+        let mut registers = Registers::for_call(number, arguments);
         self.enter(&mut registers);
         registers.result()
     }
@@ -126,7 +126,7 @@ const COUNT: usize = 30;
 #[cfg(target_arch = "x86_64")]
 impl Registers {
     /// The registers of a call; the others have values to be recognized.
-    pub fn of(number: libc::c_long, arguments: [u64; 3]) -> Registers {
+    pub fn for_call(number: libc::c_long, arguments: [u64; 3]) -> Registers {
         let mut general =
             std::array::from_fn(|index| 0x1111_0000_2222_0000_u64.wrapping_mul(index as u64 + 1) + index as u64);
         general[0] = number as u64;
@@ -232,7 +232,7 @@ std::arch::global_asm!(
 #[cfg(target_arch = "aarch64")]
 impl Registers {
     /// The registers of a call; the others have values to be recognized.
-    pub fn of(number: libc::c_long, arguments: [u64; 3]) -> Registers {
+    pub fn for_call(number: libc::c_long, arguments: [u64; 3]) -> Registers {
         let mut general =
             std::array::from_fn(|index| 0x1111_0000_2222_0000_u64.wrapping_mul(index as u64 + 1) + index as u64);
         general[..3].copy_from_slice(&arguments);

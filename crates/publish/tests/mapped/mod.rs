@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use fastpath_page::{PAGE_SIZE, Writer};
-use fastpath_publish::host::image::{Image, KernelFunctions, Options, Placement};
+use fastpath_publish::host::image::{Image, InstanceConfig, KernelFunctions, Placement};
 use fastpath_publish::host::{Page, init};
 
 use crate::region;
@@ -36,14 +36,14 @@ impl Mapped {
         // SAFETY: inside of the mapping just made, which nothing else uses.
         unsafe {
             let bytes = std::slice::from_raw_parts_mut(region.as_ptr().add(image_at), size);
-            let options = Options {
+            let options = InstanceConfig {
                 placement: Placement {
                     address: address as u64,
                     page_offset: page_at as i64 - image_at as i64,
                 },
                 serve_clocks,
                 kernel: KernelFunctions::NONE,
-                ..Options::at(Placement::at(0))
+                ..InstanceConfig::at(Placement::at(0))
             };
             image.instantiate_into(&options, bytes).expect("an instance");
             let code = region.as_ptr().add(image_at).cast();

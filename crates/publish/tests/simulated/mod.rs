@@ -9,7 +9,7 @@ pub mod host;
 use std::cell::{Cell, RefCell};
 
 use fastpath_page::Reader;
-use fastpath_publish::host::{Advice, ClockSet, Options, Page, Publisher, Relation, Source, Trap};
+use fastpath_publish::host::{Advice, ClockSet, Page, Publisher, PublisherConfig, Relation, Source, Trap};
 use host::{Host, Reads};
 
 pub const REALTIME: i32 = 0;
@@ -93,11 +93,11 @@ pub struct Guest<'p> {
 
 impl<'p> Guest<'p> {
     pub fn new(page: &'p Page, reads: Reads, relation: Relation) -> Guest<'p> {
-        let options = Options {
+        let options = PublisherConfig {
             clocks: ClockSet::ALL,
             on_demand: true,
             relation,
-            ..Options::default()
+            ..PublisherConfig::default()
         };
         let host = Host::new(2.596_144, reads);
         Guest {

@@ -7,7 +7,7 @@ use crate::chart::{pairs, shape, spread};
 use crate::data::{Host, Part, Prices};
 use crate::nanoseconds::Nanoseconds;
 use crate::words::{breakable, sentence, shown};
-use fastpath_measure::{Path, Verdict as CallVerdict};
+use fastpath_measure::{CallVerdict, Path};
 use maud::{Markup, html};
 
 pub(super) fn section(host: &Host, index: usize, level: u8) -> Markup {

@@ -2,7 +2,7 @@
 
 use super::number::{count, price};
 use super::{clocks, evidence, heading, trace};
-use crate::data::{Facts, Host, Part};
+use crate::data::{Host, HostFacts, Part};
 use crate::words::{date, ended, sentence, shown};
 use fastpath_doctor::Remedy;
 use maud::{Markup, html};
@@ -54,7 +54,7 @@ fn facts(host: &Host, at: &str) -> Markup {
     }
 }
 
-fn clocksource(facts: &Facts) -> Markup {
+fn clocksource(facts: &HostFacts) -> Markup {
     let current = facts.clocksource.as_deref().unwrap_or("unknown");
     let others: Vec<String> = facts
         .clocksources_available
@@ -68,7 +68,7 @@ fn clocksource(facts: &Facts) -> Markup {
     }
 }
 
-pub(super) fn vdso(facts: &Facts) -> &'static str {
+pub(super) fn vdso(facts: &HostFacts) -> &'static str {
     match &facts.vdso {
         None => "none",
         Some(vdso) if vdso.is_fastpath => "fastpath",

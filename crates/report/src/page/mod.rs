@@ -7,7 +7,7 @@ mod host;
 mod number;
 mod trace;
 
-use crate::data::{Host, Report};
+use crate::data::{FleetReport, Host};
 use crate::words::{ended, labels, sentence};
 use base64::Engine;
 use fastpath_doctor::Verdict;
@@ -19,7 +19,7 @@ const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("sort.js");
 
 /// Returns the whole document.
-pub fn page(report: &Report) -> String {
+pub fn page(report: &FleetReport) -> String {
     let labels = labels(&report.hosts);
     let title = match labels.as_slice() {
         [only] => format!("{only}: clocks"),

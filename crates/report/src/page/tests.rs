@@ -2,8 +2,8 @@ use super::*;
 use crate::data::Part;
 use crate::samples;
 
-fn of(hosts: Vec<Host>) -> String {
-    page(&Report {
+fn rendered(hosts: Vec<Host>) -> String {
+    page(&FleetReport {
         fastpath: "0.1.0".to_owned(),
         hosts,
     })
@@ -45,7 +45,7 @@ fn count(page: &str, what: &str) -> usize {
 
 #[test]
 fn the_page_of_a_healthy_host_says_so_first() {
-    let page = of(vec![samples::healthy("web1")]);
+    let page = rendered(vec![samples::healthy("web1")]);
     let all = elements(&page);
     assert!(page.contains("data-verdict=\"healthy\"") && page.contains("MONOTONIC 21.9 ns, by system call 246 ns."));
     assert!(page.find("healthy").unwrap() < page.find("What to do next").unwrap());
@@ -55,7 +55,7 @@ fn the_page_of_a_healthy_host_says_so_first() {
 
 #[test]
 fn a_slow_host_has_its_evidence_its_remedies_and_its_processes() {
-    let page = of(vec![samples::slow("db1")]);
+    let page = rendered(vec![samples::slow("db1")]);
     elements(&page);
     let page = page.replace('\'', "&#39;");
     for text in [
@@ -73,7 +73,7 @@ fn a_slow_host_has_its_evidence_its_remedies_and_its_processes() {
 
 #[test]
 fn every_chart_has_a_name_a_description_and_a_table() {
-    let page = of(vec![samples::slow("db1")]);
+    let page = rendered(vec![samples::slow("db1")]);
     let all = elements(&page);
     let charts: Vec<_> = all.iter().filter(|tag| tag.contains("role=\"img\"")).collect();
     assert_eq!(charts.len(), 3, "{charts:?}");
@@ -92,7 +92,7 @@ fn every_chart_has_a_name_a_description_and_a_table() {
 
 #[test]
 fn identifiers_are_unique_and_links_have_targets() {
-    let page = of((0..20).map(|n| samples::slow(&format!("db{n}"))).collect());
+    let page = rendered((0..20).map(|n| samples::slow(&format!("db{n}"))).collect());
     let ids: Vec<&str> = page
         .split(" id=\"")
         .skip(1)
@@ -110,12 +110,12 @@ fn identifiers_are_unique_and_links_have_targets() {
 
 #[test]
 fn missing_parts_are_listed_with_their_reasons() {
-    let page = of(vec![samples::partial("db1")]);
+    let page = rendered(vec![samples::partial("db1")]);
     elements(&page);
     assert!(page.contains("Not measured: only root may count the system calls of all processes."));
     assert!(page.contains("Not measured: the counter cannot be trusted."));
     assert!(page.contains("is not allowed"));
-    let page = of(vec![samples::only_probed("web1")]);
+    let page = rendered(vec![samples::only_probed("web1")]);
     elements(&page);
     assert_eq!(count(&page, "the file contains only a probe"), 3);
     assert!(!page.contains("role=\"img\""));
@@ -158,7 +158,7 @@ fn names_from_outside_stay_names() {
         why: HOSTILE.to_owned(),
     });
     for hosts in [vec![host.clone()], vec![host.clone(), host]] {
-        let page = of(hosts);
+        let page = rendered(hosts);
         let all = elements(&page);
         assert_eq!(all.iter().filter(|tag| tag.starts_with("script")).count(), 1);
         assert!(
@@ -172,7 +172,7 @@ fn names_from_outside_stay_names() {
 
 #[test]
 fn the_page_may_load_nothing_and_run_only_its_own_script() {
-    let page = of(vec![samples::healthy("web1")]);
+    let page = rendered(vec![samples::healthy("web1")]);
     let policy = page.split("Content-Security-Policy\" content=\"").nth(1).unwrap();
     let policy = policy.split('"').next().unwrap();
     assert!(policy.starts_with("default-src 'none'; style-src 'sha256-"), "{policy}");
@@ -194,7 +194,7 @@ fn a_fleet_shows_its_slow_hosts_first_and_all_of_each() {
     hosts.insert(50, samples::slow("db1"));
     hosts.insert(150, samples::slow("db2"));
     hosts.push(samples::healthy("web001"));
-    let page = of(hosts);
+    let page = rendered(hosts);
     elements(&page);
     assert!(page.contains("2 of 200 hosts have slow clocks."));
     let rows: Vec<&str> = page
@@ -212,7 +212,7 @@ fn a_fleet_shows_its_slow_hosts_first_and_all_of_each() {
 
 #[test]
 fn figures_carry_their_path_in_the_data() {
-    let report = Report {
+    let report = FleetReport {
         fastpath: "0.1.0".to_owned(),
         hosts: vec![samples::healthy("a"), samples::slow("b"), samples::partial("c")],
     };

@@ -40,7 +40,7 @@ pub struct Runtime {
 
 /// Result of [`of`].
 #[derive(Debug, Default)]
-pub(crate) struct Facts {
+pub(crate) struct FileFacts {
     pub lookups: Lookups,
     pub runtime: Option<Runtime>,
 }
@@ -82,10 +82,10 @@ const TUNABLES: [(&[u8], u8); 9] = [
 ///
 /// # Errors
 /// Fails if the file cannot be read.
-pub(crate) fn read<B: Bytes + ?Sized>(bytes: &B, elf: &Elf) -> io::Result<Facts> {
+pub(crate) fn read<B: Bytes + ?Sized>(bytes: &B, elf: &Elf) -> io::Result<FileFacts> {
     const LONGEST: u64 = 64;
     let is_static = elf.kind == Kind::StaticProgram;
-    let mut facts = Facts::default();
+    let mut facts = FileFacts::default();
     let (mut is_glibc, mut is_musl, mut has_64) = (false, false, false);
     let mut newest = None;
     let mut stated = None;

@@ -3,7 +3,7 @@
 use crate::audit::bytes::Bytes;
 use crate::audit::calls::{self, By, CounterRead, Site};
 use crate::audit::elf::{self, Elf, Kind};
-use crate::audit::facts::{self, Facts, Runtime};
+use crate::audit::facts::{self, FileFacts, Runtime};
 use crate::audit::families;
 use crate::audit::report::{Finding, Place, Program};
 use crate::audit::rules::{Level, Rule};
@@ -55,7 +55,7 @@ pub fn judge<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Judged>, String> {
     let facts = if elf.kind == Kind::StaticProgram || !found.sites.is_empty() {
         facts::read(bytes, &elf).map_err(unreadable)?
     } else {
-        Facts::default()
+        FileFacts::default()
     };
     let program = Program {
         path: String::new(),
@@ -80,7 +80,7 @@ pub fn judge<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Judged>, String> {
 }
 
 /// Returns the reads of the counter that are worth a note.
-fn counter_reads(elf: &Elf, facts: &Facts, mut reads: Vec<CounterRead>) -> Vec<CounterRead> {
+fn counter_reads(elf: &Elf, facts: &FileFacts, mut reads: Vec<CounterRead>) -> Vec<CounterRead> {
     let sections = &elf.code_sections;
     let is_code = |at: u64| sections.is_empty() || sections.iter().any(|section| section.contains(&at));
     let is_glibc = facts.runtime.as_ref().is_some_and(|runtime| runtime.name == "glibc");
@@ -91,7 +91,7 @@ fn counter_reads(elf: &Elf, facts: &Facts, mut reads: Vec<CounterRead>) -> Vec<C
     reads
 }
 
-fn findings(elf: &Elf, facts: &Facts, sites: &[Site], counter_reads: &[CounterRead]) -> Vec<Finding> {
+fn findings(elf: &Elf, facts: &FileFacts, sites: &[Site], counter_reads: &[CounterRead]) -> Vec<Finding> {
     let places = |by: By| {
         sites
             .iter()

@@ -17,7 +17,7 @@ use crate::audit::archive::{self, Budget, Entries, Meter, What};
 use crate::audit::bytes::OnDisk;
 use crate::audit::judge::{Judged, judge};
 use crate::audit::report::Gathered;
-use crate::audit::walk::{self, Options, Progress};
+use crate::audit::walk::{self, AuditOptions, Progress};
 
 /// Limits for one archive.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +112,7 @@ struct Bundle {
 /// Judges an OCI layout.
 pub(crate) fn of_layout(
     path: &Path,
-    options: &Options,
+    options: &AuditOptions,
     progress: &Progress,
     gathered: &mut Gathered,
 ) -> Result<(), String> {
@@ -141,7 +141,7 @@ pub(crate) fn of_archive(
     path: &Path,
     file: &File,
     length: u64,
-    options: &Options,
+    options: &AuditOptions,
     progress: &Progress,
     gathered: &mut Gathered,
 ) -> Result<(), String> {
@@ -168,7 +168,7 @@ fn judge_archive(
     path: &Path,
     reader: impl Read,
     meter: &Meter,
-    options: &Options,
+    options: &AuditOptions,
     progress: &Progress,
     gathered: &mut Gathered,
 ) -> Result<(), String> {
@@ -225,7 +225,7 @@ fn is_of_image(name: &str) -> bool {
 fn gather<R: Read>(
     mut entries: Entries<R>,
     meter: &Meter,
-    options: &Options,
+    options: &AuditOptions,
     progress: &Progress,
     bundle: &mut Bundle,
 ) -> Layer {
@@ -273,7 +273,13 @@ fn gather<R: Read>(
 }
 
 /// Reads one layer to its end, or as far as it can be read.
-fn one_layer(reader: impl Read, meter: &Meter, options: &Options, progress: &Progress, names: &mut usize) -> Layer {
+fn one_layer(
+    reader: impl Read,
+    meter: &Meter,
+    options: &AuditOptions,
+    progress: &Progress,
+    names: &mut usize,
+) -> Layer {
     let mut layer = Layer::default();
     let result = meter.unpacked(reader).and_then(|plain| {
         each(
@@ -295,7 +301,7 @@ fn one_layer(reader: impl Read, meter: &Meter, options: &Options, progress: &Pro
 fn each<R: Read>(
     entries: &mut Entries<R>,
     layer: &mut Layer,
-    options: &Options,
+    options: &AuditOptions,
     progress: &Progress,
     names: &mut usize,
     mut take: impl FnMut(&str, &What, &mut Entries<R>, &mut usize) -> io::Result<bool>,
@@ -366,7 +372,7 @@ fn note(layer: &mut Layer, path: &str, why: &str) {
 fn judge_entry<R: Read>(
     entries: &mut Entries<R>,
     size: u64,
-    options: &Options,
+    options: &AuditOptions,
 ) -> io::Result<Result<Option<Judged>, String>> {
     let mut data = entries.data();
     let mut first = Vec::new();
@@ -574,7 +580,7 @@ fn blob_of(described: &Descriptor) -> Option<String> {
 }
 
 /// Applies the layers of each image in order and reports the files that are left.
-fn report(path: &Path, images: &[ImageOf], bundle: &Bundle, options: &Options, gathered: &mut Gathered) {
+fn report(path: &Path, images: &[ImageOf], bundle: &Bundle, options: &AuditOptions, gathered: &mut Gathered) {
     let archive = path.display().to_string();
     // The archive also decides how much there is to apply, so the total of all images has a limit.
     let mut work_left = MOST_WORK;
@@ -696,7 +702,7 @@ fn remove<T>(files: &mut BTreeMap<&str, T>, path: &str, with_itself: bool) {
 
 /// Judges any bytes as an archive, for the fuzzer.
 #[doc(hidden)]
-pub fn of_bytes(bytes: &[u8], options: &Options) -> crate::audit::Report {
+pub fn of_bytes(bytes: &[u8], options: &AuditOptions) -> crate::audit::AuditReport {
     let mut gathered = Gathered::default();
     let meter = Meter::new(budget(&options.limits));
     let outcome = judge_archive(

@@ -141,7 +141,7 @@ pub struct Summary {
 
 /// The outcome.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
-pub struct Report {
+pub struct AuditReport {
     /// The totals.
     pub summary: Summary,
     /// The findings, the gravest first.
@@ -169,7 +169,7 @@ impl Finding {
     }
 }
 
-impl Report {
+impl AuditReport {
     /// Returns the highest level of all findings.
     pub fn worst(&self) -> Option<Level> {
         self.findings.iter().map(|finding| finding.level).max()
@@ -269,12 +269,12 @@ impl Gathered {
         }
     }
 
-    pub(crate) fn into_report(mut self, seconds: f64) -> Report {
+    pub(crate) fn into_report(mut self, seconds: f64) -> AuditReport {
         self.summary.seconds = seconds;
         self.findings.sort_by(|a, b| (&a.path, a.rule).cmp(&(&b.path, b.rule)));
         self.programs.sort_by(|a, b| a.path.cmp(&b.path));
         self.unjudged.sort();
-        Report {
+        AuditReport {
             summary: self.summary,
             findings: self.findings,
             programs: self.programs,

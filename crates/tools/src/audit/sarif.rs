@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::audit::report::{Finding, Report};
+use crate::audit::report::{AuditReport, Finding};
 use crate::audit::rules::{Level, Rule};
 
 /// Returns the report as SARIF.
-pub fn sarif(report: &Report, version: &str) -> Value {
+pub fn sarif(report: &AuditReport, version: &str) -> Value {
     let rules: Vec<Value> = Rule::ALL
         .iter()
         .map(|rule| {

@@ -15,7 +15,7 @@ use walkdir::WalkDir;
 use crate::audit::bytes::OnDisk;
 use crate::audit::judge::judge;
 use crate::audit::layers::{self, Limits};
-use crate::audit::report::{Gathered, Report, Unjudged};
+use crate::audit::report::{AuditReport, Gathered, Unjudged};
 
 /// Largest number of threads, on any number of CPUs: each takes up to some 20 MiB, and together they must stay below
 /// 512.
@@ -25,7 +25,7 @@ const DEEPEST: usize = 2_000;
 
 /// Options of an audit.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct AuditOptions {
     pub limits: Limits,
     /// Whether all programs are listed, including those without findings.
     pub with_programs: bool,
@@ -46,7 +46,7 @@ impl Progress {
 }
 
 /// Audits files, directories, and images.
-pub fn audit(paths: &[PathBuf], options: &Options, progress: &Progress) -> Report {
+pub fn audit(paths: &[PathBuf], options: &AuditOptions, progress: &Progress) -> AuditReport {
     let began = Instant::now();
     let audit = Audit {
         options,
@@ -68,7 +68,7 @@ pub fn audit(paths: &[PathBuf], options: &Options, progress: &Progress) -> Repor
 }
 
 struct Audit<'a> {
-    options: &'a Options,
+    options: &'a AuditOptions,
     progress: &'a Progress,
     gathered: Mutex<Gathered>,
     /// Device and inode of files that may be found again, and are judged only once.

@@ -4,8 +4,8 @@
 use crate::trace::arch::{self, Stopped};
 use crate::trace::call::{Abi, Function, Sample, Site};
 use crate::trace::command;
-use crate::trace::report::{Lost, Method, Report};
-use crate::trace::session::{End, Observer, Options, Outcome, Whom, monotonic_ns};
+use crate::trace::report::{Lost, Method, TraceReport};
+use crate::trace::session::{End, Observer, Outcome, TraceOptions, Whom, monotonic_ns};
 use crate::trace::tally::{Host, Tally};
 use nix::sys::ptrace;
 use nix::unistd::Pid;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Bytes of stack per sample. Finding a caller seldom needs more.
 const STACK_SIZE: usize = 4096;
 
-pub(crate) fn run(options: &Options, host: Host, observer: &mut dyn Observer) -> Result<Outcome, String> {
+pub(crate) fn run(options: &TraceOptions, host: Host, observer: &mut dyn Observer) -> Result<Outcome, String> {
     let Whom::Command(words) = &options.whom else {
         return Err("ptrace can only watch a command that is started for it (-- CMD)".to_owned());
     };
@@ -83,9 +83,9 @@ pub(crate) fn run(options: &Options, host: Host, observer: &mut dyn Observer) ->
     })
 }
 
-fn report(tally: &mut Tally, host: &mut Host, elapsed: Duration, is_final: bool) -> Report {
+fn report(tally: &mut Tally, host: &mut Host, elapsed: Duration, is_final: bool) -> TraceReport {
     let rows = tally.rows(host, elapsed, None, is_final);
-    Report {
+    TraceReport {
         method: Method::Ptrace,
         seconds: (elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
         calls: rows.iter().map(|row| row.calls).sum(),

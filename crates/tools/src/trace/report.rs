@@ -16,7 +16,7 @@ pub enum Method {
 
 /// The processes that made system calls to read clocks.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
-pub struct Report {
+pub struct TraceReport {
     /// Method by which the calls were counted.
     pub method: Method,
     /// Duration of the counting.

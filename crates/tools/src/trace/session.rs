@@ -2,7 +2,7 @@
 
 use crate::trace::bpf::Counter;
 use crate::trace::command::{self, Started};
-use crate::trace::report::{Lost, Method, Report};
+use crate::trace::report::{Lost, Method, TraceReport};
 use crate::trace::sideband::Sideband;
 use crate::trace::tally::{Host, Tally};
 use crate::trace::{call::Sample, process::Processes, ptrace};
@@ -23,7 +23,7 @@ pub enum Whom {
 
 /// Options of a run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct TraceOptions {
     /// The processes to watch.
     pub whom: Whom,
     /// Method of counting; `None` means BPF, or ptrace if BPF is not allowed.
@@ -40,7 +40,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Outcome {
     /// The calls.
-    pub report: Report,
+    pub report: TraceReport,
     /// End of the command, if there was one and it has ended.
     pub end: Option<End>,
     /// The command, if it continues.
@@ -81,7 +81,7 @@ pub trait Observer {
     /// Reports a message immediately.
     fn note(&mut self, text: String);
     /// Reports the state about once a second, while `is_looking` returns true.
-    fn show(&mut self, report: Report);
+    fn show(&mut self, report: TraceReport);
     /// Returns whether reports are displayed; otherwise they are not made.
     fn is_looking(&self) -> bool;
 }
@@ -92,7 +92,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const GLANCE_MS: libc::c_int = 20;
 
 /// Counts until the command has ended, the time is over, or the observer stops it.
-pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Outcome, String> {
+pub fn run(options: &TraceOptions, observer: &mut dyn Observer) -> Result<Outcome, String> {
     proc_is_of_our_pids()?;
     if let Whom::Process(pid) = options.whom
         && !std::path::Path::new(&format!("/proc/{pid}")).exists()
@@ -143,13 +143,13 @@ struct Watch {
 }
 
 impl Watch {
-    fn start(options: &Options) -> Result<Watch, String> {
+    fn start(options: &TraceOptions) -> Result<Watch, String> {
         let counter = Counter::start(options.sites, options.stacks).map_err(|error| format!("BPF: {error}"))?;
         let sideband = Sideband::start().map_err(|error| format!("perf events: {error}"))?;
         Ok(Watch { counter, sideband })
     }
 
-    fn run(mut self, options: &Options, mut host: Host, observer: &mut dyn Observer) -> Result<Outcome, String> {
+    fn run(mut self, options: &TraceOptions, mut host: Host, observer: &mut dyn Observer) -> Result<Outcome, String> {
         let mut tally = Tally::default();
         tally.processes = Processes::look();
         let mut started = match &options.whom {
@@ -232,7 +232,7 @@ impl Watch {
         elapsed: Duration,
         root: Option<u32>,
         last: bool,
-    ) -> Report {
+    ) -> TraceReport {
         let (calls, stacks) = self.counter.lost();
         let lost = Lost {
             calls,
@@ -240,7 +240,7 @@ impl Watch {
             process_events: self.sideband.lost(),
         };
         let rows = tally.rows(host, elapsed, root, last);
-        Report {
+        TraceReport {
             method: Method::Bpf,
             seconds: (elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
             calls: rows.iter().map(|row| row.calls).sum(),

@@ -3,36 +3,36 @@
 use super::super::facts::{CounterProgram, CounterPrograms, CounterReads, ExecutedRead};
 use super::super::facts::{OwnCalls, PageFacts, Reads, Stated};
 use super::super::facts::{Process, StatedBy, VdsoKind};
-use super::super::{Report, samples};
+use super::super::{DoctorReport, samples};
 use super::*;
 use fastpath_evidence::{Distrust, Drift, Residuals};
 use fastpath_image::Isa;
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::path::Path;
-use fastpath_measure::verdict::Verdict as Judged;
+use fastpath_measure::verdict::CallVerdict;
 
 #[cfg(target_arch = "x86_64")]
 mod tsc;
 
 /// Returns the report. That on the host alone is the same without names.
-fn report(facts: Facts) -> Report {
-    let said = |report: &Report| (report.verdict, report.findings.clone(), report.remedies.clone());
+fn report(facts: Facts) -> DoctorReport {
+    let said = |report: &DoctorReport| (report.verdict, report.findings.clone(), report.remedies.clone());
     let of_host = Facts {
         process: None,
         process_clocks: None,
         counter_programs: None,
         ..facts.clone()
     };
-    let of_host = Report::from_facts(of_host, Vec::new());
+    let of_host = DoctorReport::from_facts(of_host, Vec::new());
     assert_eq!(said(&of_host.without_names()), said(&of_host));
-    Report::from_facts(facts, Vec::new())
+    DoctorReport::from_facts(facts, Vec::new())
 }
 
-fn ids(report: &Report) -> Vec<&str> {
+fn ids(report: &DoctorReport) -> Vec<&str> {
     report.findings.iter().map(|finding| &*finding.id).collect()
 }
 
-fn finding<'a>(report: &'a Report, id: &str) -> &'a Finding {
+fn finding<'a>(report: &'a DoctorReport, id: &str) -> &'a Finding {
     let found = report.findings.iter().find(|finding| finding.id == id);
     found.unwrap_or_else(|| panic!("{id} is not among {:?}", ids(report)))
 }
@@ -203,7 +203,7 @@ fn counters_that_drift_are_named_with_their_rates_and_offered_no_offsets() {
         says.ends_with("; CPU 1's counter runs 12.00 ppm slower than CPU 0's (± 0.25)"),
         "{says}"
     );
-    let by_offsets = |report: &Report| report.beliefs[1].distrust.is_none();
+    let by_offsets = |report: &DoctorReport| report.beliefs[1].distrust.is_none();
     assert!(by_offsets(&steady));
     let refused: Vec<&str> = drifting
         .beliefs
@@ -289,7 +289,7 @@ fn a_path_that_could_not_be_established_is_no_health() {
     let mut facts = samples::healthy();
     facts.here.seccomp = Some(2);
     for clock in &mut facts.clocks {
-        clock.measured.verdict = Judged::Unknown;
+        clock.measured.verdict = CallVerdict::Unknown;
         clock.measured.path = Path::Unknown;
     }
     let report = report(facts);
@@ -337,7 +337,7 @@ fn a_process_that_reads_the_counter_as_a_clock_is_wrong_where_the_cpus_differ_an
         });
         report(facts)
     };
-    let because = |report: &Report| -> Vec<String> {
+    let because = |report: &DoctorReport| -> Vec<String> {
         let found = finding(report, "process-reads-counter");
         found.because.iter().map(|one| one.says.clone()).collect()
     };
