@@ -74,7 +74,7 @@ fn by_the_list() -> Dependencies {
 }
 
 #[test]
-fn the_list_of_crates_has_every_crate_with_the_dependencies_that_its_code_uses() {
+fn the_list_of_crates_has_every_crate_with_its_dependencies() {
     let (list, [manifests, code]) = (by_the_list(), by_the_manifests_and_the_code());
     assert!(manifests.len() > 10, "{manifests:?}");
     assert_eq!(manifests, code, "the manifests name crates that the code does not");

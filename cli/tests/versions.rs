@@ -98,7 +98,7 @@ fn commit_found(source: &Path, variable: Option<&str>) -> Option<String> {
 }
 
 #[test]
-fn the_commit_is_that_of_the_source_or_of_the_environment_and_never_of_another_repository() {
+fn the_commit_is_never_that_of_another_repository() {
     let directory = tempfile::tempdir().expect("a directory");
     let outer = directory.path();
     let source = outer.join("fastpath-0.1.0");

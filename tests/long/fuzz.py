@@ -21,7 +21,7 @@ TARGETS = [
     ("policy", "fastpath-daemon", "mutations", "whatever_the_bytes_they_are_a_policy_or_told_what_is_wrong",
      ["daemon/src/policy/mod.rs", "daemon/src/policy/glob.rs"]),
     ("mailbox", "fastpath-inject", "fastpath_inject",
-     "mailbox::tests::whatever_a_process_writes_into_its_mailbox_each_request_is_taken_once_and_every_slot_is_freed",
+     "mailbox::tests::whatever_is_in_a_mailbox_each_request_is_taken_once",
      ["inject/src/mailbox.rs"]),
     ("journal", "fastpath-inject", "fastpath_inject",
      "redirection::journal::tests::whatever_a_process_has_in_its_journal_it_is_read_or_refused",

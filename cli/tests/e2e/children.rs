@@ -71,7 +71,7 @@ fn a_program_that_is_executed_before_the_first_anchor_is_served() {
 }
 
 #[test]
-fn a_program_that_blocks_the_signals_of_the_injection_is_served_and_finds_none_pending() {
+fn a_program_that_blocks_the_injections_signals_finds_none_pending() {
     let Some(python) = tool("python3") else { return };
     const BLOCK: &str = "import os, signal as s, sys
 s.pthread_sigmask(s.SIG_BLOCK, eval(sys.argv[1]))
@@ -226,7 +226,7 @@ for path in ['/proc/self/exe', '/proc/thread-self/exe', own + 'exe', '/proc/self
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn the_first_instruction_of_a_descendant_sees_the_registers_that_the_kernel_leaves() {
+fn a_descendant_begins_with_the_registers_that_the_kernel_leaves() {
     let Some(first) = helper_program("first-registers", "cc", &["-static", "-nostdlib"]) else {
         return;
     };

@@ -274,7 +274,7 @@ fn a_static_program_that_never_looks_for_a_vdso_is_slow_and_run_would_not_help()
 }
 
 #[test]
-fn a_dynamic_program_that_makes_the_system_call_itself_is_slow_and_its_library_is_not_blamed() {
+fn a_dynamic_program_with_system_calls_of_its_own_is_slow() {
     let Some(path) = helper_program("own-calls", "cc", &["-O1"]) else {
         return;
     };
@@ -373,7 +373,7 @@ fn a_process_that_reads_clocks_all_the_time_has_a_share_and_a_caller() {
 }
 
 #[test]
-fn a_process_that_reads_the_counter_itself_is_seen_with_the_reads_that_it_executes() {
+fn a_process_is_shown_with_the_counter_reads_that_it_executes() {
     let Some(path) = helper_program("own-counter", "cc", &[]) else {
         return;
     };
@@ -571,7 +571,7 @@ fn in_the_open() -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn a_user_without_privileges_gets_the_same_verdict_and_a_list_of_what_was_hidden() {
+fn a_user_without_privileges_gets_the_verdict_and_what_was_hidden() {
     let (_place, fastpath) = in_the_open();
     let Some(command) = as_nobody(&[&fastpath, "doctor"]) else {
         return;

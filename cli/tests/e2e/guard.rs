@@ -110,7 +110,7 @@ fn a_busy_machine_raises_no_false_alarm() {
 }
 
 #[test]
-fn a_busy_machine_raises_no_false_alarm_against_a_baseline_of_a_quiet_one() {
+fn a_busy_machine_passes_against_the_baseline_of_a_quiet_one() {
     if !is_healthy() {
         return;
     }
@@ -268,7 +268,7 @@ fn fails(arguments: &[&str], code: i32) {
 }
 
 #[test]
-fn usage_errors_unreadable_baselines_and_unwritable_files_have_different_exit_statuses() {
+fn each_kind_of_failure_has_an_exit_status_of_its_own() {
     for arguments in [
         &["--max-ns", "0"][..],
         &["--max-ns", "fast"],

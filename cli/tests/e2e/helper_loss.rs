@@ -55,7 +55,7 @@ fn a_helper_that_is_stopped_now_and_then_makes_no_read_wrong() {
 }
 
 #[test]
-fn reads_go_to_the_kernel_while_the_helper_is_stopped_and_are_fast_again_when_it_continues() {
+fn reads_ask_the_kernel_while_the_helper_is_stopped() {
     let Some(clock) = program("clock-glibc") else { return };
     let (running, helper) = busy(&[&clock, "2000000000", "MONOTONIC"]);
     helper.signal(libc::SIGSTOP);
@@ -129,7 +129,7 @@ fn a_helper_that_stops_while_programs_start_delays_each_only_briefly() {
 const KILLS: u32 = 60;
 
 #[test]
-fn a_helper_that_is_killed_at_any_moment_of_the_start_leaves_a_program_that_runs() {
+fn a_program_runs_whenever_its_helper_is_killed() {
     let Some(clock) = program("clock-glibc") else { return };
     let script = format!("{clock} 10 MONOTONIC | wc -l; sh -c 'exit 3'; echo $?; exit 4");
     kill_at_any_moment(&script, "1\n3\n", 4);
@@ -193,7 +193,7 @@ const EACH: usize = 3;
 const MOST_CALLS: u32 = 150;
 
 #[test]
-fn a_helper_that_is_killed_at_any_of_its_ptrace_calls_leaves_a_program_that_runs() {
+fn a_program_runs_at_whichever_ptrace_call_its_helper_is_killed() {
     let Some(library) = helper_program("killed-at-ptrace", "cc", &["-shared", "-fPIC"]) else {
         return;
     };
@@ -232,7 +232,7 @@ fn a_helper_that_is_killed_at_any_of_its_ptrace_calls_leaves_a_program_that_runs
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn a_program_that_must_be_served_waits_for_a_helper_that_gets_no_cpu_while_it_is_loaded() {
+fn a_program_that_must_be_served_waits_for_a_helper_without_cpu() {
     let Some(library) = helper_program("before-main", "cc", &["-shared", "-fPIC"]) else {
         return;
     };

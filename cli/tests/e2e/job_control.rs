@@ -56,7 +56,7 @@ fn a_program_that_is_killed_as_it_starts_dies() {
 }
 
 #[test]
-fn ctrl_c_at_a_terminal_ends_the_program_and_not_the_helper_of_other_processes() {
+fn ctrl_c_ends_the_program_and_not_the_helper_of_others() {
     let mut command = served(&[
         "sh",
         "-c",

@@ -146,7 +146,7 @@ fn in_gvisor(script: &str, arguments: &[&str]) -> Option<Outcome> {
 }
 
 #[test]
-fn in_gvisor_a_fast_vdso_is_left_alone_and_what_cannot_be_served_is_said_clearly() {
+fn gvisors_fast_vdso_is_left_alone_and_refusals_are_clear() {
     const SCRIPT: &str = r#"
 exec 2>&1
 # What gVisor shows of the CPU may not guarantee the counter, which would be the first reason.

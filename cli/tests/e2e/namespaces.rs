@@ -200,7 +200,7 @@ fn a_program_that_enters_a_time_namespace_sees_its_clocks() {
 }
 
 #[test]
-fn of_two_processes_with_the_same_pid_in_their_namespaces_the_requesting_one_is_served() {
+fn the_requesting_process_is_served_though_another_has_its_pid() {
     let (Some(prefix), Some(threads)) = (unshare(PID_NAMESPACE), helper_program("many-threads", "cc", &[])) else {
         return;
     };

@@ -8,7 +8,7 @@ use crate::attach::{detach, hazard};
 use crate::common::{fastpath, finish, helper_program, served, skip, start, wait_until};
 
 #[test]
-fn functions_work_after_a_probe_on_any_of_their_instructions_is_gone_and_programs_are_served() {
+fn functions_work_after_a_probe_on_any_of_their_instructions() {
     let Some(program) = helper_program("restored-bytes", "cc", &[]) else {
         return;
     };
@@ -26,7 +26,7 @@ fn functions_work_after_a_probe_on_any_of_their_instructions_is_gone_and_program
 }
 
 #[test]
-fn a_site_that_was_restored_in_part_is_detached_and_another_tools_breakpoint_stays() {
+fn a_partly_restored_site_is_detached_and_a_breakpoint_stays() {
     let Some(running) = hazard("restored-bytes", &["waits"], "ready") else {
         return;
     };
@@ -40,7 +40,7 @@ fn a_site_that_was_restored_in_part_is_detached_and_another_tools_breakpoint_sta
 }
 
 #[test]
-fn a_function_with_a_breakpoint_of_another_tool_is_left_alone_and_attach_says_so() {
+fn a_function_with_another_tools_breakpoint_is_left_alone() {
     let Some(running) = hazard("restored-bytes", &["waits"], "ready") else {
         return;
     };

@@ -110,7 +110,7 @@ fn a_program_that_forbids_itself_the_counter_survives() {
 /// though it inherits that it may not.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn a_program_that_inherits_a_forbidden_counter_before_the_first_anchor_is_left_alone() {
+fn a_program_that_inherits_a_forbidden_counter_is_left_alone() {
     let Some(forbidden) = helper_program("counter-forbidden", "musl-gcc", &["-static"]) else {
         return;
     };

@@ -166,7 +166,7 @@ fn the_count_agrees_with_strace_and_bpftrace() {
 }
 
 #[test]
-fn programs_without_a_c_library_and_calls_to_the_vsyscall_page_have_different_reasons() {
+fn programs_without_a_c_library_and_vsyscalls_have_reasons_of_their_own() {
     let Some(_) = tool("cc") else { return };
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/tools/tests/labelled/own.c");
     let directory = tempfile::tempdir().expect("a directory");

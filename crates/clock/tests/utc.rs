@@ -116,7 +116,7 @@ impl World {
 }
 
 #[test]
-fn utc_and_the_kernels_time_are_within_the_bounds_while_it_is_slewed_and_stepped_and_the_publisher_is_late() {
+fn utc_is_within_the_bounds_under_slews_steps_and_a_late_publisher() {
     for seed in 0..20 {
         let mut world = World::new(seed);
         world.has_loop = seed % 2 == 0;

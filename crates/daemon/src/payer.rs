@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn user_namespaces_are_charged_to_the_user_who_made_the_outermost_and_no_container_is_the_hosts_root() {
+    fn a_user_namespace_is_charged_to_the_user_who_made_the_outermost() {
         if !nix::unistd::geteuid().is_root() {
             eprintln!("skipped: only root can be other users");
             return;

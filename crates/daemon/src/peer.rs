@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_himself_is_who_he_was_when_he_connected_whosever_his_number_is_now() {
+    fn a_client_is_the_process_that_connected() {
         let left_behind = Peer {
             pid: 1,
             uid: 65534,

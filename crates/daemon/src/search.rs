@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_with_many_such_processes_delays_the_search_for_a_limited_time_and_its_own_last() {
+    fn a_user_with_many_such_processes_delays_the_search_within_a_limit() {
         let hostile = (1..100).map(|number| (2 * number, 7));
         let begun = Instant::now();
         let (examined, late) = searched(hostile.chain([(3, 8), (5, 7)]));

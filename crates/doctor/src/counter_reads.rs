@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_program_that_reads_the_counter_as_a_clock_is_named_within_the_bounds() {
+    fn a_search_names_programs_that_read_the_counter_as_a_clock() {
         let tree = Tree::new(&[]);
         let program = tree.root().path_of("counter");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../cli/tests/e2e/helpers/own-counter.c");

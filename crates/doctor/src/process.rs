@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_with_fastpaths_page_is_on_fastpath_whatever_the_kernels_copy_of_its_auxv_says() {
+    fn a_process_with_a_page_is_on_fastpath_whatever_its_auxv_says() {
         let tree = a_jvm();
         let page = "7ffd00000000-7ffd00001000 r--s 00000000 00:01 9 /memfd:fastpath-page (deleted)\n";
         tree.add("proc/7/maps", (page.to_owned() + MAPS).as_bytes());

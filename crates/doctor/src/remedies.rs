@@ -571,7 +571,7 @@ mod tests {
         }
 
         #[test]
-        fn counters_that_differ_are_served_by_their_offsets_if_those_are_constant_and_the_kernel_does_not_trust_them() {
+        fn counters_that_differ_by_constants_are_served_by_their_offsets() {
             let has = |ids: &[Cow<'static, str>], id: &str| ids.iter().any(|other| other == id);
             let mut facts = samples::hpet();
             let warped = samples::warped();

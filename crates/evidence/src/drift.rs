@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drift_is_the_change_of_a_difference_over_the_time_between_with_the_error_of_both() {
+    fn a_drift_has_the_errors_of_both_its_differences() {
         let before = warp(&[(0, 1, 900, 1_100), (2, 0, -50, 50), (1, 2, 0, 0)]);
         let after = warp(&[(0, 1, 3_900, 4_100), (0, 2, -50, 50), (0, 3, 0, 100)]);
         let drifts = Drift::between(0, &before, &after, 3_000_000_000..=3_000_000_000);

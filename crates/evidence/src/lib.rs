@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_vouch_for_a_counter_that_may_not_be_read_or_traps_or_is_apart() {
+    fn trust_does_not_help_a_counter_that_is_forbidden_trapped_or_apart() {
         let unreadable = Evidence::default();
         let trapped = Evidence {
             is_trapped: true,
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_need_no_flag_where_the_cpu_itself_states_one_rate_and_few_cpus_are_watched() {
+    fn offsets_need_no_flag_where_few_cpus_state_one_rate() {
         let apart = |change: fn(&mut Features), cpus: usize| {
             let mut evidence = healthy();
             let features = evidence.features.as_mut().expect("features");

@@ -773,7 +773,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patrol_stays_on_its_cpu_until_a_meeting_there_fails_and_takes_it_for_no_limit() {
+    fn a_patrol_stays_on_its_cpu_until_a_comparison_there_fails() {
         let mut patrol = Patrol::default();
         let cpus = cpus::allowed();
         if cpus.len() < 2 {

@@ -328,7 +328,7 @@ fn our_image_is_told_from_the_kernels() {
 }
 
 #[test]
-fn a_page_is_refused_beyond_the_codes_reach_which_is_all_addresses_on_32_bit_isas() {
+fn a_page_beyond_the_codes_reach_is_refused() {
     const GIB: i64 = 1 << 30;
     for image in images() {
         let with_page_at = |page_offset| {

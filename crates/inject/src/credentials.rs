@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn another_effective_user_or_one_capability_more_is_growth_and_one_less_is_not() {
+    fn another_effective_user_or_a_new_capability_is_growth() {
         let before = Credentials::parse(&fastpath_os::Status::parse(TEXT)).unwrap();
         let grown = |change: fn(&mut Credentials)| {
             let mut after = before.clone();

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_free_again_once_its_request_was_answered_whatever_became_of_the_thread() {
+    fn a_slot_is_free_once_its_request_was_answered() {
         let shared = Shared::create().unwrap();
         let slot = &shared.mailbox().slot[3];
         put(slot, 16, state::REQUEST);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_process_writes_into_its_mailbox_each_request_is_taken_once_and_every_slot_is_freed() {
+    fn whatever_is_in_a_mailbox_each_request_is_taken_once() {
         let shared = Shared::create().unwrap();
         let file = File::from(shared.reopen().unwrap());
         for (i, slot) in shared.mailbox().slot.iter().enumerate() {

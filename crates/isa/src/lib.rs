@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_script_exports_the_functions_of_all_versions_and_nothing_else() {
+    fn the_version_script_exports_all_functions_and_nothing_else() {
         assert_eq!(
             c::version_script(&Isa::I386.facts().vdso.iter().collect::<Vec<_>>()),
             "LINUX_2.6 {\n\tglobal:\n\t\t__vdso_clock_gettime;\n\t\t__vdso_clock_gettime64;\n\t\t__vdso_gettimeofday;\n\t\t__vdso_time;\n\t\t\

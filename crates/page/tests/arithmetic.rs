@@ -131,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn changing_the_rate_never_takes_time_back_and_costs_less_than_a_unit_of_fraction(
+    fn a_change_of_rate_takes_no_time_back(
         anchor in anchors(), rate in rates(), index: prop::sample::Index,
     ) {
         let counter = anchor.base_cycles.wrapping_add(elapsed(&anchor, 3, index));

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_outlives_its_publisher_and_is_taken_up_by_another_with_what_it_showed() {
+    fn a_page_outlives_its_publisher_and_another_continues_it() {
         let page = SharedPage::create_as(MEMFD_NAME, Some(KEEPER_HERE)).unwrap();
         page.writer().init(&fastpath_page::Init::default());
         page.writer().withdraw(fastpath_page::Reason::Warp, || 0);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_the_system_has_sealed_against_execution_is_taken_up_as_well() {
+    fn a_page_sealed_against_execution_is_adopted_too() {
         let page = SharedPage::create_as(MEMFD_NAME, Some(KEEPER_HERE)).unwrap();
         page.writer().init(&fastpath_page::Init::default());
         // As under vm.memfd_noexec=1; the page's own seals keep others from being added.
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_whose_last_publisher_was_killed_as_it_took_it_up_is_taken_up_by_the_next() {
+    fn a_page_is_adopted_after_an_adoption_was_killed() {
         let page = SharedPage::create_as(MEMFD_NAME, Some(KEEPER_HERE)).unwrap();
         page.writer().init(&fastpath_page::Init::default());
         let reader = File::from(page.reader().unwrap());

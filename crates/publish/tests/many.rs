@@ -205,7 +205,7 @@ fn who_scribbles_over_his_page_lies_to_himself_alone() {
 }
 
 #[test]
-fn a_page_taken_over_is_left_to_the_kernel_until_the_next_refresh_and_then_fast_again() {
+fn an_adopted_page_leaves_reads_to_the_kernel_until_its_refresh() {
     let page = member(ClockSet::ALL, Offsets::default());
     with_publisher(|handle| {
         handle.add(0, page.clone());
@@ -223,7 +223,7 @@ fn a_page_taken_over_is_left_to_the_kernel_until_the_next_refresh_and_then_fast_
 }
 
 #[test]
-fn a_page_whose_readers_were_shown_more_waits_for_the_kernel_and_keeps_no_other_waiting() {
+fn a_page_that_was_ahead_waits_for_the_kernel_and_delays_no_other() {
     const AHEAD_NS: u64 = 500_000_000;
     /// More than a publisher is ahead of the kernel.
     const NEAR_NS: u64 = 20_000_000;

@@ -9,7 +9,7 @@ use simulated::host::{ACPI_PM, HPET, VDSO};
 use simulated::{Guest, MONOTONIC, REALTIME};
 
 #[test]
-fn a_guest_that_reads_all_the_time_is_served_within_a_millisecond_and_asks_a_few_times_a_second() {
+fn a_busy_guest_is_served_within_a_millisecond_and_asks_seldom() {
     let page = Box::new(Page::zeroed());
     let mut guest = Guest::new(&page, VDSO, Relation::SAME);
     guest.busy(10_000.0, 0.001);
@@ -136,7 +136,7 @@ fn a_publisher_that_is_held_up_anywhere_takes_no_time_back() {
 }
 
 #[test]
-fn an_anchor_that_is_ahead_is_slowed_down_for_as_long_as_it_lives_and_no_longer() {
+fn an_anchor_that_is_ahead_is_slowed_while_it_lives() {
     let page = Box::new(Page::zeroed());
     let mut guest = Guest::new(&page, VDSO, Relation::SAME);
     guest.host(|host| host.ntp_ppm = 0.0);
@@ -248,7 +248,7 @@ fn a_host_that_hears_of_a_step_follows_it_at_once() {
 }
 
 #[test]
-fn a_host_that_was_suspended_and_a_counter_that_jumped_are_caught_before_the_next_anchor() {
+fn a_suspend_and_a_jump_are_noticed_before_the_next_anchor() {
     let suspended: fn(&mut simulated::host::Host) = |host| {
         host.boot_offset_ns += 60_000_000_000;
         host.real_offset_ns += 60_000_000_000;

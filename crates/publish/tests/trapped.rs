@@ -115,7 +115,7 @@ fn calls_that_are_none_of_the_images_or_about_no_served_clock_are_left_alone() {
 }
 
 #[test]
-fn a_guest_that_lies_changes_nothing_and_has_the_host_take_a_sample_now_and_then_at_most() {
+fn a_guest_that_lies_changes_nothing_and_costs_few_samples() {
     let page = Box::new(Page::zeroed());
     let mut guest = served(&page);
     let mut random = Random::seeded();

@@ -111,7 +111,7 @@ fn programs_that_a_container_executes_under_its_seccomp_filters_are_served() {
 }
 
 #[test]
-fn a_program_whose_filter_may_kill_for_calls_of_fastpath_keeps_its_page_and_its_programs_run_untouched() {
+fn a_filter_that_may_kill_leaves_the_page_and_untouched_children() {
     for (name, number) in [
         ("clock_gettime", libc::SYS_clock_gettime),
         ("recvmsg", libc::SYS_recvmsg),

@@ -262,7 +262,7 @@ fn a_call_that_a_filter_of_any_thread_answers_is_not_rescued() {
 }
 
 #[test]
-fn a_program_that_seccomp_kills_for_the_calls_or_whose_filter_tests_addresses_is_not_rescued() {
+fn a_program_is_not_rescued_against_its_seccomp_filter() {
     for (mode, reason) in [
         ("strict", "SECCOMP_MODE_STRICT"),
         ("address", "tests the address of a call"),

@@ -8,7 +8,7 @@ use super::{attach, detach};
 use crate::common::{helper_program, start, wait_until};
 
 #[test]
-fn a_restartable_sequence_begins_anew_if_other_threads_ran_during_the_attach() {
+fn a_restartable_sequence_begins_anew_after_an_attach() {
     let Some(path) = helper_program("sequences", "cc", &[]) else {
         return;
     };

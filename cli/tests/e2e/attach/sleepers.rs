@@ -8,7 +8,7 @@ use super::{Memory, attach, detach, hazard};
 use crate::common::{fastpath, finish, helper_program, start, wait_until};
 
 #[test]
-fn waits_that_begin_anew_at_each_stop_end_however_often_the_process_is_attached() {
+fn waits_that_begin_anew_at_a_stop_end_however_often_it_is_attached() {
     let Some(running) = hazard("bounded-waits", &[], "ready") else {
         return;
     };

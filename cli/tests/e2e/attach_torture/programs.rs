@@ -105,7 +105,7 @@ fn end_publisher(pid: Pid) {
 
 /// The signal comes in the copy of the image's code in the vDSO, and without a publisher mostly in the region.
 #[test]
-fn a_signal_frame_on_the_stack_above_is_not_taken_for_one_of_the_thread_below() {
+fn a_signal_frame_of_another_thread_is_not_taken_for_its_own() {
     for cycle in 0..cycles().div_ceil(8) {
         let Some(running) = hazard("adjoining-stacks", &[], "ready") else {
             return;

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::common::{comes_to, finish, helper_program, served, skip};
 
 #[test]
-fn a_program_that_dispatches_all_calls_but_its_c_librarys_sees_none_of_fastpaths() {
+fn a_program_that_dispatches_calls_sees_none_of_fastpaths() {
     let Some(path) = helper_program("own-dispatch", "cc", &[]) else {
         return;
     };

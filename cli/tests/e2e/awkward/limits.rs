@@ -23,13 +23,13 @@ fn a_program_with_a_stack_of_64_kb_is_served_and_keeps_its_limit() {
 }
 
 #[test]
-fn a_program_that_may_write_no_file_is_served_if_the_limit_can_be_raised_and_keeps_it() {
+fn a_program_that_may_write_no_file_is_served_and_keeps_its_limit() {
     let script = format!("ulimit -f; {LEAF}");
     comes_to(|| limited("-S -f 0", &served(&["sh", "-c", &script])), 0, "0\n1");
 }
 
 #[test]
-fn a_program_that_may_write_no_file_runs_untouched_if_the_limit_cannot_be_raised() {
+fn a_program_whose_file_limit_cannot_be_raised_runs_untouched() {
     let (Some(()), Some(_)) = (needs_root(), tool("setpriv")) else {
         return;
     };

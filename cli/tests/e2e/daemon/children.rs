@@ -75,7 +75,7 @@ fn attendants(place: &Place) -> Vec<Pid> {
 }
 
 #[test]
-fn attach_with_children_takes_its_page_from_the_daemon_and_leaves_an_attendant_that_publishes_nothing() {
+fn attach_with_children_takes_its_page_from_the_daemon() {
     let Some(()) = needs_root() else { return };
     let _host = among_others();
     let place = Place::new();
@@ -100,7 +100,7 @@ fn attach_with_children_takes_its_page_from_the_daemon_and_leaves_an_attendant_t
 }
 
 #[test]
-fn a_rule_with_children_attaches_a_tree_and_its_attendant_outlives_the_daemon() {
+fn a_rule_with_children_attaches_a_tree_beyond_the_daemons_end() {
     let Some(()) = needs_root() else { return };
     let _host = alone();
     let place = Place::new();
@@ -122,7 +122,7 @@ fn a_rule_with_children_attaches_a_tree_and_its_attendant_outlives_the_daemon() 
 }
 
 #[test]
-fn a_program_that_a_rule_forbids_gets_no_page_in_a_tree_that_another_rule_attaches() {
+fn a_forbidden_program_gets_no_page_in_an_attached_tree() {
     let Some(()) = needs_root() else { return };
     let _host = among_others();
     let place = Place::new();

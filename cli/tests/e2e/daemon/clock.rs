@@ -7,7 +7,7 @@ use super::{Place, alone};
 use crate::common::{finish, needs_root, program};
 
 #[test]
-fn times_of_the_clocks_header_never_go_back_while_its_daemon_is_killed_and_replaced() {
+fn times_of_the_header_never_go_back_while_daemons_are_killed() {
     let (Some(witness), Some(())) = (program("clock-witness"), needs_root()) else {
         return;
     };

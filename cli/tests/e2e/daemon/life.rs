@@ -13,7 +13,7 @@ use crate::common::{comes_to, finish, install, needs_root, program, start, tortu
 const ANCHOR_IS_OLD: Duration = Duration::from_millis(700);
 
 #[test]
-fn readers_use_the_kernels_path_after_the_daemon_was_killed_and_are_fast_again_with_the_next() {
+fn readers_ask_the_kernel_between_a_killed_daemon_and_the_next() {
     let (Some(clock), Some(())) = (program("clock-glibc"), needs_root()) else {
         return;
     };
@@ -70,7 +70,7 @@ fn daemons_that_die_and_are_replaced_make_no_read_wrong() {
 }
 
 #[test]
-fn a_second_daemon_leaves_the_first_ones_pages_alone_and_is_refused_its_socket() {
+fn a_second_daemon_leaves_the_first_ones_pages_alone() {
     let _host = among_others();
     let place = Place::new();
     let _first = place.daemon();
@@ -106,7 +106,7 @@ fn a_daemon_does_not_start_if_its_policy_cannot_be_read() {
 }
 
 #[test]
-fn pages_of_an_unprivileged_daemon_end_with_it_and_readers_fall_back_to_the_kernel() {
+fn pages_of_an_unprivileged_daemon_end_with_it() {
     let (Some(torture), Some(())) = (program("torture"), needs_root()) else {
         return;
     };
@@ -175,7 +175,7 @@ fn pages_of_an_unprivileged_daemon_end_with_it_and_readers_fall_back_to_the_kern
 }
 
 #[test]
-fn of_daemons_that_start_at_the_same_time_one_listens_and_the_others_report_why_they_do_not() {
+fn of_daemons_that_start_at_once_one_listens() {
     let _host = alone();
     let place = Place::new();
     for _ in 0..3 {
@@ -209,7 +209,7 @@ fn a_daemon_that_ends_leaves_the_socket_of_another_alone() {
 }
 
 #[test]
-fn a_daemon_removes_its_socket_at_its_end_and_a_killed_ones_socket_is_replaced() {
+fn a_daemon_removes_its_socket_and_replaces_a_killed_ones() {
     let _host = alone();
     let place = Place::new();
     let daemon = place.daemon();
@@ -227,7 +227,7 @@ fn a_daemon_removes_its_socket_at_its_end_and_a_killed_ones_socket_is_replaced()
 }
 
 #[test]
-fn the_daemon_notifies_the_service_manager_that_it_is_ready_alive_and_stopping() {
+fn the_service_manager_is_notified_of_ready_alive_and_stopping() {
     let _host = among_others();
     let place = Place::new();
     let path = place.0.path().join("notify");

@@ -46,7 +46,7 @@ fn the_daemon_survives_a_client_that_breaks_its_lease() {
 }
 
 #[test]
-fn a_user_who_locks_the_sockets_directory_does_not_keep_the_daemon_from_starting() {
+fn a_daemon_starts_though_a_user_locks_its_directory() {
     let Some(()) = wanted() else { return };
     let _host = among_others();
     let place = Place::new();
@@ -126,7 +126,7 @@ os._exit(0)
 }
 
 #[test]
-fn a_client_that_keeps_all_answers_makes_the_daemon_hold_no_more_than_its_share() {
+fn a_client_that_keeps_answers_takes_no_more_than_its_share() {
     let Some(()) = wanted() else { return };
     let _host = among_others();
     let place = Place::new();
@@ -311,7 +311,7 @@ fn status_ends_whatever_processes_do_and_escapes_their_names() {
 }
 
 #[test]
-fn processes_with_leases_on_what_looks_like_a_page_do_not_delay_the_next_daemon() {
+fn leases_on_what_looks_like_a_page_do_not_delay_a_daemon() {
     let Some(()) = wanted() else { return };
     let _host = super::alone();
     let place = Place::new();

@@ -29,7 +29,7 @@ pub fn rule(executable: &str, action: &str) -> String {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn processes_that_a_rule_attaches_are_attached_when_they_appear_and_when_the_rule_does() {
+fn a_rule_attaches_processes_that_appear_and_those_that_are_there() {
     let (Some(mut torture), Some(())) = (torture::endless("2"), needs_root()) else {
         return;
     };
@@ -76,7 +76,7 @@ fn a_process_that_a_rule_forbids_gets_no_page_and_the_refusal_names_the_file() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn root_has_a_process_and_the_programs_that_it_executes_attached_unless_a_rule_forbids_it() {
+fn root_has_a_tree_attached_unless_a_rule_forbids_it() {
     let (Some(mut torture), Some(())) = (torture::endless("2"), needs_root()) else {
         return;
     };
@@ -231,7 +231,7 @@ fn a_missing_policy_is_an_error_and_a_valid_one_shows_its_effect() {
 }
 
 #[test]
-fn a_mistake_in_a_policy_is_reported_with_line_and_column_and_the_old_policy_stays() {
+fn a_mistake_in_a_policy_is_located_and_the_old_policy_stays() {
     let _host = among_others();
     let place = Place::new();
     let (daemon, file) = daemon(&place, &rule("/nonexistent/a", "never"));

@@ -45,7 +45,7 @@ fn wait_until_attached(place: &Place, pid: Pid, rule: usize) {
 }
 
 #[test]
-fn a_rule_with_rescue_redirects_a_programs_own_calls_and_another_rule_does_not() {
+fn a_rule_with_rescue_redirects_a_programs_own_calls() {
     let Some(()) = needs_root() else { return };
     let _host = among_others();
     let place = Place::new();
@@ -92,7 +92,7 @@ fn a_rule_with_children_and_rescue_rescues_the_programs_that_are_executed() {
 }
 
 #[test]
-fn a_rule_that_begins_to_rescue_leaves_attached_processes_as_they_are_and_rescues_new_ones() {
+fn a_rule_that_begins_to_rescue_does_so_for_new_processes() {
     let Some(()) = needs_root() else { return };
     let _host = among_others();
     let place = Place::new();
@@ -116,7 +116,7 @@ fn a_rule_that_begins_to_rescue_leaves_attached_processes_as_they_are_and_rescue
 }
 
 #[test]
-fn a_program_that_a_rule_rescues_sees_no_difference_from_its_system_calls_also_when_the_daemon_ends() {
+fn a_program_that_a_rule_rescues_sees_no_difference() {
     let Some(()) = needs_root() else { return };
     let _host = among_others();
     let place = Place::new();

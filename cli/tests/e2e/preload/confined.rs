@@ -80,7 +80,7 @@ const CALLS: [libc::c_long; 10] = [
 ];
 
 #[test]
-fn a_call_that_the_filter_answers_by_an_error_is_tried_once_and_the_program_is_untouched() {
+fn a_program_whose_filter_refuses_a_call_runs_untouched() {
     let server = Server::start();
     // The shell itself clones and waits; the limit of core dumps is not required.
     for number in &CALLS[..7] {

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_rescues_only_if_it_says_so_and_then_serves_all_clocks_unless_it_names_others() {
+    fn a_rule_rescues_if_it_says_so_and_serves_all_clocks_then() {
         let decision = |keys: &str| {
             let text = format!("[[rule]]\nexecutable = \"/x\"\naction = \"attach\"\n{keys}");
             let policy = Policy::parse(&text).expect(keys);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_of_a_process_is_no_reason_to_attach_it_and_one_to_leave_it_alone() {
+    fn an_unknown_property_attaches_no_process_and_forbids_it() {
         let unknown = ProcessFacts {
             uid: 0,
             executable: None,

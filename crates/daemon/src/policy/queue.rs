@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_whose_processes_take_for_ever_leaves_room_for_the_others_and_is_then_left_alone() {
+    fn a_user_whose_processes_never_answer_leaves_room_for_others() {
         let queue = Queue::new();
         let (hostile, other) = (Payer::User(1), Payer::User(2));
         for pid in 0..10 {

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_have_their_share_of_a_cpu_and_a_caller_that_was_not_found_has_no_name() {
+    fn a_reads_caller_that_was_not_found_has_no_name() {
         let mut facts = samples::served_process();
         let process = facts.process.as_mut().expect("a process");
         process.reads = Some(Reads {

@@ -132,7 +132,7 @@ fn helps(kind: Kind) -> &'static str {
 
 /// FASTPATH_KERNELS names Debian's releases whose kernels are examined, in place of bookworm.
 #[test]
-fn the_kernels_images_have_these_messages_and_no_others_about_an_unstable_tsc() {
+fn the_kernels_images_have_all_known_messages_about_the_tsc() {
     let releases = std::env::var("FASTPATH_KERNELS").unwrap_or_else(|_| "bookworm".to_owned());
     for release in releases.split_whitespace() {
         let image = match image_of(release) {

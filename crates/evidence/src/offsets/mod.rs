@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_twice_as_fast_as_the_fastest_of_its_pair_and_as_most_proves_a_change() {
+    fn a_message_twice_as_fast_as_its_pairs_fastest_proves_a_change() {
         // 60 counts there and back, but 400 and 500 to the third CPU, which is ahead by 1,000, and 90,000 once interrupted.
         let known = [
             pair(0, 1, -60, 60),
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_that_a_patrol_noticed_are_kept_if_they_agree_and_forgotten_after_a_jump() {
+    fn bounds_of_a_patrol_are_kept_if_they_agree() {
         let mut known = Known::default();
         let first = known
             .learn(&[0, 1], &[], vec![pair(0, 1, -90, 110)])

@@ -542,7 +542,7 @@ fn assert_bounded(shape: Shape, fault: Fault, then: &str, harm: &Harm, rest_ns: 
 }
 
 #[test]
-fn offsets_of_cpus_whose_counters_do_not_change_are_served_for_as_long_as_one_looks() {
+fn constant_offsets_stay_served() {
     for shape in SHAPES {
         let harm = harm_of(shape, Fault::None);
         assert_bounded(shape, Fault::None, AGAIN, &harm, 0.0);
@@ -581,7 +581,7 @@ fn counters_that_drift_are_refused_before_anything_is_served() {
 
 /// A core begins to drift at a resume, or at some moment after it; each suspend changes all offsets.
 #[test]
-fn a_core_that_drifts_by_1_ppm_among_suspends_is_withdrawn_for_good_and_up_to_eight_cpus_before_it_shows() {
+fn a_cpu_that_drifts_by_1_ppm_among_suspends_is_withdrawn_for_good() {
     const SUSPENDS: u64 = 20;
     let of_cpus = |cpus| Shape { cpus, ..SHAPES[1] };
     for shape in [SHAPES[0], of_cpus(4), of_cpus(8), of_cpus(16), of_cpus(32)] {

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_is_given_a_return_address_that_is_not_signed_and_the_kernels_function_one_that_is() {
+    fn the_kernels_function_alone_gets_a_signed_return_address() {
         let stp = 0xa9be_7bfd; // stp x29, x30, [sp, #-32]!
         for (sign, authenticate) in [(0xd503_233f_u32, 0xd503_23bf_u32), (0xd503_237f, 0xd503_23ff)] {
             let code: Vec<u8> = [sign, stp, authenticate, 0xd65f_03c0]

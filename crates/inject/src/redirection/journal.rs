@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_others_restored_in_part_is_completed_around_their_breakpoints() {
+    fn a_partly_restored_change_is_completed_around_breakpoints() {
         let record = &journal().records[0];
         let place = |bytes: [u8; 5]| record.place(&bytes);
         assert_eq!(place([1, 2, 3, 4, 5]), Place::Original);

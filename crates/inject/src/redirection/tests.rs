@@ -127,7 +127,7 @@ fn whatever_a_kernels_vdso_contains_it_is_redirected_or_refused() {
 }
 
 #[test]
-fn the_images_code_is_described_by_call_frames_and_every_byte_can_be_put_back() {
+fn the_images_code_has_call_frames_and_can_be_undone() {
     let base = 0x7fff_0000_0000;
     for (name, before) in kernels_vdsos() {
         let plan = region_for(&before, base, base - (1 << 20), ClockSet::ALL, false).unwrap();
@@ -304,7 +304,7 @@ fn a_gettimeofday_with_a_breakpoint_or_a_computed_jump_stays_in_its_place() {
 }
 
 #[test]
-fn functions_that_are_not_served_keep_their_addresses_and_those_that_are_get_their_thunks() {
+fn functions_that_are_not_served_keep_their_addresses() {
     let vdso = this_machines();
     let at = vdso.base - (1 << 20);
     let thunks = at + region::ENTRY_THUNKS;
@@ -438,7 +438,7 @@ const OTHERS: [libc::clockid_t; 4] = [
 ];
 
 #[test]
-fn a_redirected_process_reads_the_page_and_the_kernels_functions_stay_callable() {
+fn a_redirected_process_reads_the_page_and_can_call_the_kernels_functions() {
     let vdso = this_machines();
     // An anchor lasts for a second or so; on a busy machine a child may take longer.
     let status = (0..10)

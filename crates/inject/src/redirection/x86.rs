@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_for_the_address_of_the_next_instruction_becomes_a_move_of_it_on_i386() {
+    fn i386_code_that_calls_to_learn_its_address_is_given_the_address() {
         // call get_pc_thunk; add $0xfffffd27, %eax; ret; and behind it `mov (%esp), %REGISTER; ret`.
         let function = [0xe8, 6, 0, 0, 0, 0x05, 0x27, 0xfd, 0xff, 0xff, 0xc3];
         let base = 0xf7f0_b700;
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_back_into_what_would_be_displaced_is_refused_and_one_to_the_very_start_is_not() {
+    fn a_branch_into_displaced_code_is_refused_and_one_to_its_start_is_not() {
         // push %rbp; mov %rsp, %rbp; push %r14; jmp
         let into = [0x55, 0x48, 0x89, 0xe5, 0x41, 0x56, 0xeb, 0xf9]; // to the mov
         assert!(displaced(&into).is_err_and(|why| why.contains("branches back")));

@@ -405,7 +405,7 @@ mod tests {
     use crate::maps;
 
     #[test]
-    fn no_call_is_made_in_a_program_that_took_the_place_of_the_one_that_was_stopped() {
+    fn no_call_is_made_in_a_program_that_replaced_the_stopped_one() {
         /// Between two calls, gives the program the line for which it waits to execute the other one.
         struct Executes(std::sync::Mutex<Option<std::process::ChildStdin>>);
         impl Policy for Executes {

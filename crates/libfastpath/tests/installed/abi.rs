@@ -9,7 +9,7 @@ use crate::{destination, libraries, run, source, text, versioned};
 use fastpath::*;
 
 #[test]
-fn the_shared_library_exports_each_function_of_the_list_with_its_version_and_nothing_else() {
+fn the_shared_library_exports_the_list_and_nothing_else() {
     let output = run(Command::new("readelf")
         .args(["--dyn-syms", "--wide"])
         .arg(libraries().join("libfastpath.so")));

@@ -35,7 +35,7 @@ fn works(name: &str) {
 }
 
 #[test]
-fn the_host_on_the_documentations_page_compiles_as_it_stands_and_serves_its_guest() {
+fn the_documentations_host_compiles_and_serves_its_guest() {
     let page = std::fs::read_to_string(source().join("../../docs/libfastpath.md")).expect("the page");
     let code = page.split("```c\n").nth(1).and_then(|rest| rest.split("```").next());
     let code = code.expect("a block of C");

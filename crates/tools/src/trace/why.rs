@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_this_vdso_lacks_is_distinguished_from_an_unreadable_clocksource() {
+    fn a_clock_that_the_vdso_lacks_is_not_an_unreadable_clocksource() {
         let counters: Vec<Clock> = Clock::ALL
             .iter()
             .copied()

@@ -168,7 +168,7 @@ fn a_container_that_hides_files_is_judged_by_what_was_measured() {
 }
 
 #[test]
-fn counters_that_are_apart_are_wrong_where_the_kernel_reads_them_and_a_reason_where_it_does_not() {
+fn counters_that_are_apart_are_wrong_where_the_kernel_reads_them() {
     let mut facts = samples::healthy();
     facts.counter.evidence.warp = Some(samples::warped());
     let wrong = report(facts);
@@ -313,7 +313,7 @@ fn a_process_on_the_kernels_path_is_as_well_as_its_host() {
 }
 
 #[test]
-fn a_process_that_reads_the_counter_as_a_clock_is_wrong_where_the_cpus_differ_and_it_executes_the_read() {
+fn an_executed_read_of_the_counter_as_a_clock_is_wrong_where_cpus_differ() {
     let with = |mut facts: Facts, samples: u64| {
         let executed = ExecutedRead {
             address: 0x1040,
@@ -406,7 +406,7 @@ fn with_own_calls(is_program: bool, rule: &'static str) -> Facts {
 }
 
 #[test]
-fn calls_of_the_programs_own_make_a_process_slow_and_those_of_a_library_are_noted() {
+fn a_programs_own_calls_are_slow_and_a_librarys_are_noted() {
     for (is_program, rule, verdict) in [
         (true, "own-system-call", Verdict::Slow),
         (true, "vsyscall-page", Verdict::Slow),
@@ -421,7 +421,7 @@ fn calls_of_the_programs_own_make_a_process_slow_and_those_of_a_library_are_note
 }
 
 #[test]
-fn calls_that_can_be_redirected_have_a_remedy_and_redirected_ones_are_no_fault() {
+fn calls_that_can_be_redirected_have_a_remedy() {
     let mut facts = with_own_calls(true, "own-system-call");
     let pid = facts.process.as_ref().unwrap().pid;
     let says = report(facts.clone()).findings[0].says.clone();
@@ -439,7 +439,7 @@ fn calls_that_can_be_redirected_have_a_remedy_and_redirected_ones_are_no_fault()
 }
 
 #[test]
-fn a_process_that_fastpath_serves_is_well_on_a_sick_host_and_its_remedy_is_none() {
+fn a_served_process_is_healthy_on_a_sick_host() {
     let served = report(samples::served_process());
     assert_eq!(served.verdict, Verdict::Healthy);
     assert!(served.summary.contains("fast by fastpath"), "{}", served.summary);
@@ -460,7 +460,7 @@ fn a_process_that_is_served_on_somebodys_word_is_well_and_that_is_said() {
 }
 
 #[test]
-fn a_page_that_was_withdrawn_tells_why_and_one_that_is_stale_whom_to_look_for() {
+fn a_withdrawn_page_has_the_reason_and_a_stale_one_its_publisher() {
     let with = |page: PageFacts| {
         let mut facts = samples::served_process();
         facts.process.as_mut().unwrap().page = Some(page);
@@ -491,7 +491,7 @@ fn a_page_that_was_withdrawn_tells_why_and_one_that_is_stale_whom_to_look_for() 
 
 /// Regression test: such a process was called healthy on a host whose own clocks are fast.
 #[test]
-fn a_process_without_a_vdso_that_fastpath_does_not_serve_is_slow_on_a_healthy_host_too() {
+fn a_process_without_a_vdso_is_slow_on_a_healthy_host() {
     let with = |page: PageFacts| {
         let mut facts = samples::healthy();
         facts.process = samples::served_process().process;
@@ -676,7 +676,7 @@ fn a_program_that_acts_as_a_kernel_is_named_and_gets_no_advice_for_kernels() {
 }
 
 #[test]
-fn a_rate_that_the_kernel_found_after_all_is_no_cause_and_a_choice_is_one_whatever_the_log_says() {
+fn a_rate_that_the_kernel_found_later_is_no_cause() {
     let mut facts = samples::hpet();
     facts.clocksource.available = vec!["tsc".to_owned(), "hpet".to_owned()];
     facts.log = Some(samples::log(&[
@@ -710,7 +710,7 @@ fn advice_is_judged_by_what_the_host_would_have_afterwards() {
 }
 
 #[test]
-fn a_chosen_clocksource_is_the_last_cause_where_the_kernel_rejects_the_counter_itself() {
+fn a_chosen_clocksource_is_the_last_cause_if_the_kernel_rejects_the_tsc() {
     let mut facts = samples::hpet();
     facts.kernel.parameters = Some(vec!["clocksource=hpet".to_owned()]);
     facts.log = Some(samples::log(&["tsc: Marking TSC unstable due to TSCs unsynchronized"]));
@@ -742,7 +742,7 @@ fn of_two_causes_the_one_that_can_be_removed_is_first() {
 /// Regression test: a guest whose kernel had corrected its rate by 1,066 ppm was called wrong, by its bogomips. A kernel that
 /// counts ticks has no rate to compare with.
 #[test]
-fn a_rate_that_the_kernel_corrected_since_is_no_fault_and_ticks_are_no_reference() {
+fn a_rate_that_the_kernel_corrected_is_no_fault() {
     let early = |facts: &mut Facts| {
         let measured = facts.counter.measured.as_ref().unwrap().hz;
         facts.counter.stated = vec![Stated {

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn only_calls_that_answer_eintr_by_a_mere_stop_are_left_to_the_kernel_to_make_again() {
+    fn the_kernel_makes_calls_again_that_a_stop_interrupts() {
         let eintr = -i64::from(libc::EINTR);
         let mut wait = interrupted(libc::SYS_epoll_wait, eintr);
         assert!(wait.undo_interruption());
