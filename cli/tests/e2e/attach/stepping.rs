@@ -82,20 +82,13 @@ fn seat(pid: Pid) -> std::ops::Range<u64> {
     }
 }
 
-/// Addresses in the vDSO at which there is a jump to fastpath.
+/// Addresses of the kernel's functions that begin with a jump, which the kernel's own do not.
 pub fn entries(pid: Pid) -> BTreeSet<u64> {
     let (base, bytes) = vdso(pid);
-    if !pid.is_served() {
-        return BTreeSet::new();
-    }
-    let [start, end] = range(pid, "/memfd:fastpath-region");
-    let leads_away = |at: &usize| {
-        let Some([0xe9, a, b, c, d]) = bytes.get(*at..*at + 5) else {
-            return false;
-        };
-        let distance = i64::from(i32::from_le_bytes([*a, *b, *c, *d]));
-        let target = (base + *at as u64 + 5).wrapping_add(distance as u64);
-        (start..end).contains(&target)
-    };
-    (0..bytes.len()).filter(leads_away).map(|at| base + at as u64).collect()
+    let parsed = fastpath_image::Vdso::parse(&bytes).expect("a vDSO");
+    let functions = parsed.exports().iter().map(|export| export.offset);
+    functions
+        .filter(|at| bytes[*at as usize] == 0xe9)
+        .map(|at| base + at)
+        .collect()
 }
