@@ -38,7 +38,7 @@ rehearsal: build ## give a program a slow clock to fix, on a healthy machine (ro
 test: ## install what is missing, run every lint and test; some 36 minutes on 2 cores
 	@./scripts/test
 
-check: ## for daily work: lints, unit tests and the main end-to-end tests; under 5 minutes once everything is built
+check: ## for daily work: lints, unit tests and the main end-to-end tests; 3 minutes once everything is built
 	@./scripts/test --quick
 
 lab: ## boot real kernels with lost clock paths in QEMU, and check fastpath in each
