@@ -8,7 +8,7 @@ use std::process::Command;
 use fastpath_image::own_vdso;
 
 use crate::attach::{attach, detach, hazard_of};
-use crate::common::{Pid, finish, helper_program, program, served, skip, start, tool, wait_until};
+use crate::common::{Pid, finish, go_program, helper_program, program, served, skip, start, tool, wait_until};
 use crate::helper_loss::ANCHOR_IS_OLD;
 
 pub const FLAGS: &[&str] = &["-fexceptions", "-fnon-call-exceptions"];
@@ -183,6 +183,22 @@ fn gperftools_finds_the_callers_of_reads() {
     for way in ways {
         wait_until("samples of reads", || has_callers(way));
     }
+}
+
+/// By Go's runtime, which knows from where it went to the vDSO.
+#[test]
+fn gos_profiler_finds_the_callers_of_reads() {
+    let Some(go) = tool("go") else { return };
+    let program = go_program(go, "profiled");
+    let directory = tempfile::tempdir().expect("a directory");
+    let profile = directory.path().join("profile").display().to_string();
+    finish(served(&[&program, &profile])).expect_success();
+    let mut pprof = Command::new(go);
+    pprof.args(["tool", "pprof", "-top", "-cum", &profile]);
+    let out = finish(pprof).expect_success().out;
+    let line = out.lines().find(|line| line.ends_with("main.readClocks"));
+    let share = line.and_then(|line| line.split_whitespace().nth(4)?.strip_suffix('%')?.parse::<f64>().ok());
+    assert!(share.is_some_and(|percent| percent > 90.0), "{out}");
 }
 
 /// By elfutils, from outside.

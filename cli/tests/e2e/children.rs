@@ -5,7 +5,8 @@ use std::process::Command;
 
 use crate::common::clock_calls::fewest_clock_calls;
 use crate::common::{
-    Pid, comes_to, fastpath, finish, helper_program, install_script, program, served, start, tool, wait_until,
+    Pid, comes_to, fastpath, finish, go_program, helper_program, install_script, program, served, start, tool,
+    wait_until,
 };
 
 /// A program that prints how many pages of fastpath it maps, and fails if there is none.
@@ -180,13 +181,7 @@ fn scripts_and_what_they_start_are_served() {
 #[test]
 fn children_of_go_are_served() {
     let Some(go) = tool("go") else { return };
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/helpers/spawn.go");
-    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("spawn-go");
-    let mut build = Command::new(go);
-    build.args(["build", "-o"]).args([&built, &source]);
-    build.envs([("CGO_ENABLED", "0"), ("GOTOOLCHAIN", "local"), ("GO111MODULE", "off")]);
-    finish(build).expect_success();
-    serves_leaves(2, &with_leaf(&[built.to_str().expect("UTF-8")]));
+    serves_leaves(2, &with_leaf(&[&go_program(go, "spawn")]));
 }
 
 #[test]

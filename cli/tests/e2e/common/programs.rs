@@ -135,3 +135,14 @@ pub fn helper_program(name: &str, compiler: &str, flags: &[&str]) -> Option<Stri
     known.insert(built);
     Some(path)
 }
+
+/// The path of `helpers/NAME.go`, built by `go`, which is the path of Go's command.
+pub fn go_program(go: &str, name: &str) -> String {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/e2e/helpers/{name}.go"));
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-go"));
+    let mut build = Command::new(go);
+    build.args(["build", "-o"]).args([&built, &source]);
+    build.envs([("CGO_ENABLED", "0"), ("GOTOOLCHAIN", "local"), ("GO111MODULE", "off")]);
+    super::finish(build).expect_success();
+    built.to_str().expect("UTF-8").to_owned()
+}
