@@ -119,11 +119,11 @@ pub fn read(vdso: &[u8], base: u64) -> Option<Vec<Frames>> {
         let program = *at as usize + 17..end as usize;
         let is_sound = (at + 8).wrapping_add_signed(i64::from(word(at + 8)?.cast_signed())) == *start
             && vdso.get(program.clone()).is_some();
-        let function = *start..start + u64::from(size);
+        let function = *start..start.checked_add(size.into())?;
         let code = vdso.get(*start as usize..function.end as usize).unwrap_or_default();
         is_sound.then(|| Frames {
             function,
-            code: Decoder::with_ip(64, code, base + start, DecoderOptions::NONE)
+            code: Decoder::with_ip(64, code, base.wrapping_add(*start), DecoderOptions::NONE)
                 .iter()
                 .collect(),
             at: *at,

@@ -193,6 +193,20 @@ fn with<'r>(vdso: &[u8], base: u64, changes: impl IntoIterator<Item = (&'r Recor
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
+fn a_function_beyond_the_address_space_has_no_frames() {
+    let mut vdso = this_machines().bytes;
+    let elf = fastpath_image::elf::Elf::parse(&vdso).unwrap();
+    let header = elf.segments_of(object::elf::PT_GNU_EH_FRAME).next().unwrap().offset as usize;
+    let word = |at: usize| i32::from_le_bytes(vdso[at..at + 4].try_into().unwrap());
+    // The first function's offset from the header, and its size in its description.
+    let (offset_at, size_at) = (header + 12, header.wrapping_add_signed(word(header + 16) as isize) + 12);
+    vdso[offset_at..offset_at + 4].copy_from_slice(&i32::MIN.to_le_bytes());
+    vdso[size_at..size_at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+    assert!(call_frames::read(&vdso, 0x7fff_0000_0000).is_none());
+}
+
+#[test]
 fn the_slow_path_is_behind_the_vdsos_file_and_only_it_stays() {
     let base = 0x7fff_0000_0000;
     for (name, before) in kernels_vdsos() {
