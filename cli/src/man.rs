@@ -1,5 +1,5 @@
-//! Man pages, from the definition of a command line: the text after its options in `--help` becomes the sections that
-//! man-pages(7) names.
+//! Man pages and completions, from the definition of a command line: the text after its options in `--help` becomes the
+//! sections that man-pages(7) names.
 
 use std::fs;
 use std::io;
@@ -30,6 +30,13 @@ pub fn write(command: Command, section: &'static str, directory: &Path) -> io::R
         section,
     }));
     write_built(&command, section, &siblings, directory)
+}
+
+/// Returns the script by which a shell completes the command's lines.
+pub fn completions(mut command: Command, shell: clap_complete::Shell) -> Vec<u8> {
+    let (name, mut script) = (command.get_name().to_owned(), Vec::new());
+    clap_complete::generate(shell, &mut command, name, &mut script);
+    script
 }
 
 /// Returns `fastpath-run` and the like.

@@ -22,9 +22,7 @@ pub fn man_pages(directory: &Path) -> i32 {
 
 /// Prints the script by which a shell completes command lines.
 pub fn completions(shell: clap_complete::Shell) -> i32 {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "fastpath", &mut script);
-    output::print(String::from_utf8_lossy(&script))
+    output::print(String::from_utf8_lossy(&man::completions(Args::command(), shell)))
 }
 
 #[cfg(test)]

@@ -150,13 +150,8 @@ fn main() -> ExitCode {
         };
     }
     if let Some(shell) = args.completions {
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Args::command(), "fastpath-nri", &mut script);
-        return ExitCode::from(if std::io::stdout().write_all(&script).is_ok() {
-            0
-        } else {
-            74
-        });
+        let written = std::io::stdout().write_all(&man::completions(Args::command(), shell));
+        return ExitCode::from(if written.is_ok() { 0 } else { 74 });
     }
     if let Some(Command::OciHook { daemon }) = args.command {
         hook::run(&daemon.socket);

@@ -107,13 +107,8 @@ fn main() -> ExitCode {
         return man_page(directory);
     }
     if let Some(shell) = args.completions {
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Args::command(), "fastpathd", &mut script);
-        return ExitCode::from(if std::io::stdout().write_all(&script).is_ok() {
-            0
-        } else {
-            74
-        });
+        let written = std::io::stdout().write_all(&man::completions(Args::command(), shell));
+        return ExitCode::from(if written.is_ok() { 0 } else { 74 });
     }
     if let Some(pid) = args.attach {
         return attach_one(&args, pid, &surroundings);
