@@ -260,9 +260,10 @@ impl Redirection {
                 bytes: instance.bytes(),
                 at: image_at,
                 clock_gettime: self.kernel.address("clock_gettime"),
+                slow_path: &seat::functions_behind(&seat.code, image.bytes()),
             };
             let patch = &mut self.patches[0];
-            let code = seat.code(patch.address, source, image_at + seat.slow_path.start);
+            let code = seat.code(patch.address, source, image_at + source.slow_path_code().start);
             let code = code.map_err(Error::Unsupported)?;
             patch.replacement[..code.len()].copy_from_slice(&code);
             let slow_path = SlowPath::plan(seat, patch, source, vdso, frames, &mut self.thunks, thunks_at);

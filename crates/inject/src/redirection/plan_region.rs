@@ -164,12 +164,16 @@ impl RegionPlan {
         let (image, hook) = abi::of_this_build(abi)?;
         let image_at = region_at + region::IMAGE;
         let instance = redirection.instance(image, image_at)?;
+        let entry = |patch: &EntryPatch| {
+            let (original, replacement) = (patch.original.clone(), patch.replacement.clone());
+            Record::new(patch.address, original, replacement, Purpose::Entry)
+        };
         let mut journal = Journal {
             state: State::InForce,
             is_of_start: false,
             vdso_base,
             clocks: clocks.0,
-            records: redirection.patches.iter().map(Record::from_patch).collect(),
+            records: redirection.patches.iter().map(entry).collect(),
         };
         if let (Some(seat), [code, frames, ..]) = (&redirection.seat, &mut journal.records[..]) {
             code.purpose = Purpose::Seat;
@@ -292,15 +296,16 @@ impl RegionPlan {
 }
 
 impl Record {
-    fn from_patch(patch: &EntryPatch) -> Record {
+    /// A change without a thunk.
+    pub(super) fn new(address: u64, original: Vec<u8>, replacement: Vec<u8>, purpose: Purpose) -> Record {
         Record {
-            address: patch.address,
-            original: patch.original.clone(),
-            replacement: patch.replacement.clone(),
+            address,
+            original,
+            replacement,
             thunk: 0,
             in_thunk: 0,
             in_place: 0,
-            purpose: Purpose::Entry,
+            purpose,
         }
     }
 }

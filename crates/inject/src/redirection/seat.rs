@@ -21,8 +21,6 @@ use super::{Displaced, Entry, EntryPatch, x86};
 pub(crate) struct Seat {
     /// Offsets in the image of the code: of gettimeofday and clock_gettime, which are neighbours.
     pub code: Range<u64>,
-    /// Offsets in the image of what they call, right behind them.
-    pub slow_path: Range<u64>,
     /// Offset of clock_gettime in the seat.
     pub clock_gettime: u64,
     /// Offsets in the vDSO of the kernel's clock_gettime.
@@ -31,12 +29,26 @@ pub(crate) struct Seat {
     pub thunk: Option<Vec<u8>>,
 }
 
-/// An instance of the image, the address at which it will be mapped, and the address where it finds the kernel's clock_gettime.
+/// An instance of the image.
 #[derive(Clone, Copy)]
 pub struct Source<'i> {
     pub bytes: &'i [u8],
+    /// Address at which it will be mapped.
     pub at: u64,
+    /// Address where it finds the kernel's clock_gettime.
     pub clock_gettime: u64,
+    /// The functions that the seat's code calls, right behind it and in order.
+    pub slow_path: &'i [Frames],
+}
+
+impl Source<'_> {
+    /// Returns the offsets of the slow path.
+    pub fn slow_path_code(&self) -> Range<u64> {
+        match self.slow_path {
+            [] => 0..0,
+            [first, ..] => first.function.start..self.slow_path[self.slow_path.len() - 1].function.end,
+        }
+    }
 }
 
 /// Size of the largest function that is replaced: the journal keeps its bytes, and the region the copy.
@@ -99,7 +111,6 @@ impl Seat {
             replacement: program.unwrap_or_else(|| frames.without_any()),
         };
         let seat = Seat {
-            slow_path: functions_behind(&code, image.bytes()),
             code,
             clock_gettime: seated - at,
             kernels: clock_gettime.range(),
@@ -138,8 +149,9 @@ impl Seat {
                 .filter(|_| is_jump)? as usize;
             Some(u64::from_le_bytes(source.bytes.get(slot..slot + 8)?.try_into().ok()?))
         };
+        let slow_path = source.slow_path_code();
         let target = |target: u64| match target.wrapping_sub(source.at) {
-            offset if self.slow_path.contains(&offset) => slow_path_at + offset - self.slow_path.start,
+            offset if slow_path.contains(&offset) => slow_path_at + offset - slow_path.start,
             _ if self.thunk.is_some() && through_slot(target) == Some(source.clock_gettime) => thunk_at,
             _ => target,
         };
@@ -147,20 +159,23 @@ impl Seat {
     }
 }
 
-/// Returns the offsets of the functions of an image right behind this code that it branches to, and of those that these do.
-fn functions_behind(code: &Range<u64>, image: &[u8]) -> Range<u64> {
+/// Returns the functions of an image right behind this code that it branches to, and those that these do.
+pub fn functions_behind(code: &Range<u64>, image: &[u8]) -> Vec<Frames> {
     let mut all = call_frames::read(image, 0).unwrap_or_default();
     all.sort_unstable_by_key(|frames| frames.function.start);
+    let behind = all.partition_point(|frames| frames.function.start < code.end);
     let mut reached = code.start..code.end;
-    for Frames { function, .. } in all.iter().filter(|frames| frames.function.start >= code.end) {
+    let mut end = behind;
+    for Frames { function, .. } in &all[behind..] {
         let before = all.iter().filter(|frames| reached.contains(&frames.function.start));
         let mut before = before.flat_map(|frames| &frames.code);
         if !before.any(|i| is_branch(i) && i.near_branch_target() == function.start) {
             break;
         }
         reached.end = function.end;
+        end += 1;
     }
-    code.end..reached.end
+    all.drain(behind..end).collect()
 }
 
 /// Returns the code of an image at `image_at` as it is at `at`.

@@ -11,7 +11,7 @@ use object::LittleEndian as Little;
 use object::elf::{FileHeader64, PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader64};
 use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
 
-use super::call_frames::{self, Frames, Table};
+use super::call_frames::{Frames, Table};
 use super::seat::{Seat, Source};
 use super::{EntryPatch, Purpose, Record, x86};
 use crate::remote::tail;
@@ -49,31 +49,26 @@ impl SlowPath {
         let index = |kind| segments.iter().position(|segment| segment.p_type(Little) == kind);
         let (load, frames) = (index(PT_LOAD)?, index(PT_GNU_EH_FRAME)?);
         let field = |index: usize, at: usize| header.e_phoff(Little) + index as u64 * SIZE + at as u64;
-        let described = call_frames::read(source.bytes, 0)?;
-        let mut described: Vec<_> = described
-            .iter()
-            .filter(|frames| seat.slow_path.contains(&frames.function.start))
-            .collect();
-        described.sort_unstable_by_key(|frames| frames.function.start);
-        let cie = source.at + described.first()?.cie;
-        if !described.iter().all(|frames| frames.is_usual) {
+        let (functions, part) = (source.slow_path, source.slow_path_code());
+        let cie = source.at + functions.first()?.cie;
+        if !functions.iter().all(|frames| frames.is_usual) {
             return None;
         }
         let mut table = Table::read(vdso)?;
         let of_vdso = table.entries.len();
-        let size = Table::size(of_vdso + described.len() + 1);
+        let size = Table::size(of_vdso + functions.len() + 1);
         let thunk = seat.thunk.as_ref()?;
         let displaced = &thunk[..thunk.len() - x86::JUMP_BYTES];
-        let code_size = seat.slow_path.end - seat.slow_path.start + thunk.len() as u64;
-        let (table_at, code_at) = places(vdso, size, code_size)?;
-        let thunk_at = code_at + (seat.slow_path.end - seat.slow_path.start);
+        let code_size = part.end - part.start + thunk.len() as u64;
+        let (table_at, code_at) = places(header, segments, vdso, size, code_size)?;
+        let thunk_at = code_at + (part.end - part.start);
         let end = code_at + code_size;
         let room = |at: u64, size: u64| vdso.get(at as usize..(at + size) as usize);
         let (table_room, code_room) = (room(table_at, size)?, room(code_at, code_size)?);
 
         let mut descriptions = Vec::new();
-        for frames in described {
-            let function = code_at + frames.function.start - seat.slow_path.start;
+        for frames in functions {
+            let function = code_at + frames.function.start - part.start;
             let at = source.at + frames.at;
             table.entries.push((function, at.wrapping_sub(base)));
             let distance = (base + function).wrapping_sub(at + Frames::START_AT);
@@ -87,7 +82,7 @@ impl SlowPath {
         let both = bytes[Table::COUNT_AT..][..4].to_vec();
         let count = (of_vdso as u32).to_le_bytes();
         bytes[Table::COUNT_AT..][..4].copy_from_slice(&count);
-        let code = seat.copied(&seat.slow_path, base + code_at, source, base + thunk_at, base + code_at);
+        let code = seat.copied(&part, base + code_at, source, base + thunk_at, base + code_at);
         let mut code = code.ok()?;
         code.extend(displaced);
         let displaced = displaced.len() as u64;
@@ -97,14 +92,8 @@ impl SlowPath {
         let seated = seat.code(patch.address, source, base + code_at).ok()?;
         in_seat[..seated.len()].copy_from_slice(&seated);
 
-        let record = |at: u64, original: &[u8], replacement: Vec<u8>| Record {
-            address: base + at,
-            original: original.to_vec(),
-            replacement,
-            thunk: 0,
-            in_thunk: 0,
-            in_place: 0,
-            purpose: Purpose::Seat,
+        let record = |at: u64, original: &[u8], replacement: Vec<u8>| {
+            Record::new(base + at, original.to_vec(), replacement, Purpose::Seat)
         };
         let linked_at = segments[load].p_vaddr(Little);
         let address = linked_at.wrapping_add(table_at);
@@ -138,9 +127,13 @@ impl SlowPath {
 }
 
 /// Returns the offsets in a vDSO for the table and for the code, which becomes the end of its only segment.
-fn places(vdso: &[u8], table_size: u64, code_size: u64) -> Option<(u64, u64)> {
-    let header = FileHeader64::<Little>::parse(vdso).ok()?;
-    let segments = header.program_headers(Little, vdso).ok()?;
+fn places(
+    header: &FileHeader64<Little>,
+    segments: &[ProgramHeader64<Little>],
+    vdso: &[u8],
+    table_size: u64,
+    code_size: u64,
+) -> Option<(u64, u64)> {
     let headers = u64::from(header.e_shentsize(Little)) * u64::from(header.e_shnum(Little));
     let end_of_headers = header.e_shoff(Little).checked_add(headers)?;
     let ends = segments
