@@ -77,8 +77,8 @@ const BOUNDS: Bounds = Bounds {
 
 /// Looks for pages in processes, for the server.
 struct Examiner {
-    /// Of the kernel's own memory, as /proc/PID/maps prints it.
-    device: String,
+    /// Of the kernel's own memory.
+    device: u64,
     keeper: u64,
     found: SyncSender<Found>,
     wake: Arc<EventFd>,
@@ -89,7 +89,7 @@ impl Examine for Examiner {
 
     fn examine(&self, pid: i32) -> Option<Vec<Found>> {
         let maps = fastpath_os::maps::read(pid).ok()?;
-        let of_name = |name| of_process(pid, &maps, name, &self.device, self.keeper);
+        let of_name = |name| of_process(pid, &maps, name, self.device, self.keeper);
         let found: Vec<_> = [MAPPED_NAME, CLOCK_MAPPED_NAME]
             .into_iter()
             .filter_map(of_name)
@@ -129,16 +129,15 @@ fn payer_of(pid: i32) -> Option<Payer> {
     Payer::of_pid(pid, process.uid).ok()
 }
 
-/// Returns the device of the kernel's own memory, as /proc/PID/maps prints it.
-fn device_of_memory() -> io::Result<String> {
+/// Returns the device of the kernel's own memory.
+fn device_of_memory() -> io::Result<u64> {
     let memory = File::from(memfd_create(c"fastpath-device", MFdFlags::MFD_CLOEXEC)?);
-    let device = memory.metadata()?.dev();
-    Ok(format!("{:02x}:{:02x}", libc::major(device), libc::minor(device)))
+    Ok(memory.metadata()?.dev())
 }
 
 /// Returns the page that a process maps by this name, if it is this keeper's and no daemon keeps it. A page that several
 /// processes map is taken up with the first of them: for the others it is locked.
-fn of_process(pid: i32, maps: &[Mapping], name: &str, device: &str, keeper: u64) -> Option<Found> {
+fn of_process(pid: i32, maps: &[Mapping], name: &str, device: u64, keeper: u64) -> Option<Found> {
     let page = maps
         .iter()
         .find(|mapping| mapping.name.starts_with(name) && mapping.device == device)?;

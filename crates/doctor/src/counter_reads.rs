@@ -47,7 +47,7 @@ pub(super) fn of_file(judged: &Judged, mapping: &Mapping, maps: &[Mapping], is_p
 }
 
 fn is_of_same_file(one: &Mapping, other: &Mapping) -> bool {
-    (&one.device, one.inode) == (&other.device, other.inode)
+    (one.device, one.inode) == (other.device, other.inode)
 }
 
 /// Counts the samples at the reads of each file, by the samples' addresses.
@@ -121,8 +121,8 @@ fn among(root: &Root, processes: Vec<i32>, bounds: Bounds) -> CounterPrograms {
         let mut seen = BTreeSet::new();
         let (mut reads, mut is_whole) = (Vec::new(), true);
         for mapping in maps.iter().filter(|mapping| own_calls::is_code_of_file(mapping)) {
-            let file = (mapping.device.clone(), mapping.inode);
-            if !seen.insert(file.clone()) {
+            let file = (mapping.device, mapping.inode);
+            if !seen.insert(file) {
                 continue;
             }
             let is_program = program.as_deref() == Some(&mapping.name);

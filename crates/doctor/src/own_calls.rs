@@ -21,7 +21,7 @@ pub(super) fn look(root: &Root, directory: &str, process: &mut Process, maps: &[
     let mut seen = BTreeSet::new();
     let mut searched = 0;
     for mapping in maps {
-        if !is_code_of_file(mapping) || !seen.insert((&mapping.device, mapping.inode)) {
+        if !is_code_of_file(mapping) || !seen.insert((mapping.device, mapping.inode)) {
             continue;
         }
         let is_program = process.program.as_deref() == Some(mapping.name.as_str());
@@ -124,7 +124,7 @@ impl Rescue {
             .filter(|site| site.calls != fastpath_code::rescue::Calls::Any);
         let windows: Vec<_> = with_number.filter_map(|site| site.window.as_ref().ok()).collect();
         // The file's lowest mapping is that of its lowest address, which is 0 unless the program has a fixed place.
-        let is_same = |m: &&Mapping| (&m.device, m.inode) == (&mapping.device, mapping.inode);
+        let is_same = |m: &&Mapping| (m.device, m.inode) == (mapping.device, mapping.inode);
         let start = maps.iter().filter(is_same).map(|m| m.start).min()?;
         let bias = start.wrapping_sub(analysis.lowest);
         let memory = File::open(root.path_of(&format!("{directory}/mem"))).ok();

@@ -21,8 +21,8 @@ pub struct Mapping {
     pub shared: bool,
     /// Offset in the file.
     pub offset: u64,
-    /// Device in the format of maps.
-    pub device: String,
+    /// Device, a number as stat(2) gives it.
+    pub device: u64,
     /// Inode; 0 for memory without a file.
     pub inode: u64,
     /// Path, or `[vdso]` and the like; empty for anonymous memory.
@@ -72,10 +72,17 @@ fn line(line: &str) -> Option<Mapping> {
         executable: is(2, b'x'),
         shared: is(3, b's'),
         offset: hex(fields.next()?)?,
-        device: fields.next()?.to_owned(),
+        device: device(fields.next()?)?,
         inode: fields.next()?.parse().ok()?,
         name: fields.next().unwrap_or_default().trim_start().to_owned(),
     })
+}
+
+/// `major:minor`, in hexadecimal.
+fn device(field: &str) -> Option<u64> {
+    let (major, minor) = field.split_once(':')?;
+    let number = |digits| u32::from_str_radix(digits, 16).ok();
+    Some(libc::makedev(number(major)?, number(minor)?))
 }
 
 #[cfg(test)]
@@ -101,7 +108,7 @@ mod tests {
                 executable: true,
                 shared: false,
                 offset: 0x1000,
-                device: "fe:00".to_owned(),
+                device: libc::makedev(0xfe, 0),
                 inode: 12,
                 name: "/bin/a b (deleted)".to_owned(),
             }

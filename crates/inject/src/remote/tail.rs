@@ -192,7 +192,7 @@ fn beside_segments(memory: &Memory, maps: &[Mapping], mapping: &Mapping) -> Opti
         return None;
     }
     // A small file's headers and code are in its first page: then the code's mapping has offset 0 too.
-    let is_start = |m: &&Mapping| (&m.device, m.inode, m.offset) == (&mapping.device, mapping.inode, 0);
+    let is_start = |m: &&Mapping| (m.device, m.inode, m.offset) == (mapping.device, mapping.inode, 0);
     let starts = maps.iter().rev().filter(|m| is_start(m) && m.start <= mapping.start);
     let (unused_from, at) = starts.map(|start| start.start).find_map(|start| {
         let headers = memory.bytes(start, LONGEST_HEADERS).ok()?;
