@@ -177,23 +177,22 @@ impl Attendant {
         }
     }
 
-    /// Returns the thread that asked, by its number in this PID namespace. The mailbox may contain anything, so a
-    /// thread counts as the one that asked only if it waits for the answer, on the futex of that slot: no other thread
-    /// is stopped.
-    fn find(&self, taken: &Taken) -> Result<i32> {
+    /// Returns the thread that asked. The mailbox may contain anything, so a thread counts as the one that asked only if
+    /// it waits for the answer, on the futex of that slot: no other thread is stopped.
+    fn find(&self, taken: &Taken) -> Result<Asker> {
         let begun = Instant::now();
         let mut nap = FIRST_NAP;
         while begun.elapsed() < ABANDONED {
-            if self.asks(taken.tid, taken) {
-                return Ok(taken.tid);
+            if let Some(asker) = self.asker(taken.tid, taken) {
+                return Ok(asker);
             }
             // A thread in another PID namespace has a different number here. If two threads match, neither is accepted.
             // The search reads all of /proc: a thread of this number that maps the mailbox gets time to start waiting
             // first.
             if nap > LONGEST_NAP / 10 || !self.is_ours(taken.tid) {
-                let mut others = threads_of_inner_namespaces(taken.tid).filter(|tid| self.asks(*tid, taken));
-                if let (Some(tid), None) = (others.next(), others.next()) {
-                    return Ok(tid);
+                let mut others = threads_of_inner_namespaces(taken.tid).filter_map(|tid| self.asker(tid, taken));
+                if let (Some(asker), None) = (others.next(), others.next()) {
+                    return Ok(asker);
                 }
             }
             // The thread rings before it waits. Once it has stopped waiting, the slot is no longer taken, or is about
@@ -211,24 +210,13 @@ impl Attendant {
         maps::read(tid).is_ok_and(|maps| self.mailbox.mapping(&maps).is_some())
     }
 
-    fn asks(&self, tid: i32, taken: &Taken) -> bool {
-        let Ok(status) = Status::read(&tid.to_string()) else {
-            return false;
-        };
-        status.inner_pid == taken.tid && status.tracer == 0 && self.waits(tid, taken)
-    }
-
-    /// Returns whether a thread waits for the answer to this request. Where the kernel does not show the futex, a thread
+    /// Returns a thread that waits for the answer to this request. Where the kernel does not show the futex, a thread
     /// that maps the mailbox and waits on any counts, and its registers decide once it is stopped.
-    fn waits(&self, tid: i32, taken: &Taken) -> bool {
-        let futex = maps::read(tid).ok().and_then(|maps| self.futex(&maps, taken));
-        futex
-            .is_some_and(|futex| target::waits_on_futex(tid, futex).unwrap_or_else(|| target::waits_on_some_futex(tid)))
-    }
-
-    /// Returns the address of a request's futex in a process with these mappings.
-    fn futex(&self, maps: &[maps::Mapping], taken: &Taken) -> Option<u64> {
-        Some(self.mailbox.mapping(maps)?.start + taken.offset())
+    fn asker(&self, tid: i32, taken: &Taken) -> Option<Asker> {
+        let maps = maps::read(tid).ok()?;
+        let futex = self.mailbox.mapping(&maps)?.start + taken.offset();
+        let waits = target::waits_on_futex(tid, futex).unwrap_or_else(|| target::waits_on_some_futex(tid));
+        waits.then_some(Asker { tid, futex, maps })
     }
 
     /// Returns the address of the region in a process that maps this mailbox.
@@ -238,7 +226,8 @@ impl Attendant {
 
     /// Traces a thread that waits in the hook, and stops it there.
     fn stop(&self, taken: &Taken) -> Result<(Tracee, Vec<maps::Mapping>)> {
-        let mut tracee = seize(self.find(taken)?)?;
+        let Asker { tid, futex, maps } = self.find(taken)?;
+        let mut tracee = seize(tid)?;
         tracee.interrupt()?;
         loop {
             match tracee.wait()? {
@@ -249,11 +238,7 @@ impl Attendant {
             }
         }
         // The thread may have stopped waiting meanwhile, or the number may be another thread's.
-        let maps = maps::read(tracee.pid())?;
-        if let Some(futex) = self.futex(&maps, taken)
-            && (tracee.registers()?.repeats_wait_on_futex(futex)
-                || target::waits_on_futex(tracee.pid(), futex) == Some(true))
-        {
+        if tracee.registers()?.repeats_wait_on_futex(futex) || target::waits_on_futex(tid, futex) == Some(true) {
             return Ok((tracee, maps));
         }
         tracee.detach(0)?;
@@ -401,6 +386,16 @@ fn read_path(tracee: &mut Tracee, address: u64, flags: u32) -> Result<OsString> 
 /// Traces a thread until its exec.
 fn seize(tid: i32) -> Result<Tracee> {
     Tracee::seize(tid, tid, Options::PTRACE_O_TRACEEXEC)
+}
+
+/// The thread that asked.
+struct Asker {
+    /// Its number in this PID namespace.
+    tid: i32,
+    /// Address of the word that it waits on.
+    futex: u64,
+    /// Mappings of its process.
+    maps: Vec<maps::Mapping>,
 }
 
 /// A thread that waits in its slot. Dropping this releases it, on every exit.
