@@ -1,16 +1,17 @@
 //! Finds the code of a program that contains the calls for the hook: the program itself, its interpreter, its C
 //! library.
 
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+
+use nix::sys::stat::fstat;
 
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
 use crate::sites::{self, Cache, Role};
 use crate::stack::{AT_BASE, AT_PHDR, InitialStack};
-use crate::target;
+use crate::target::open_path;
 
 /// Code of the program that is mapped already: the program, and its interpreter if it names one.
 pub struct Code {
@@ -24,7 +25,7 @@ pub struct Code {
 impl Code {
     pub fn read(pid: i32, scans: &Cache, stack: &InitialStack, maps: &[Mapping]) -> Result<Code> {
         let exe = format!("/proc/{pid}/exe");
-        let file = File::open(&exe).map_err(|e| Error::io(&exe, e))?;
+        let file = open_path(&exe)?;
         let program = scans.scan(&file, Role::Program).map_err(|e| Error::io(&exe, e))?;
         let loaded = stack.get(AT_PHDR).and_then(|phdr| file_start(maps, phdr)).unwrap_or(0);
         let program_bias = loaded.wrapping_sub(program.lowest);
@@ -68,14 +69,14 @@ pub fn library(pid: i32, scans: &Cache, maps: &[Mapping], mapping: &Mapping) -> 
     Some((scan, bias))
 }
 
-/// Opens the file that is mapped at `mapping`; `None` if it cannot be opened, or its name refers to another file by now.
-pub fn open_mapped(pid: i32, mapping: &Mapping) -> Option<File> {
-    // Another kind of file may have taken its name.
-    let open = |path: String| target::open_regular(&target::open_path(&path).ok()?).ok();
+/// Returns a handle of the file that is mapped at `mapping`; `None` if it cannot be opened, or its name refers to another
+/// file by now.
+pub fn open_mapped(pid: i32, mapping: &Mapping) -> Option<OwnedFd> {
     // This path needs a privilege, and leads to the file even if it has another name, or none.
     let mapped = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
-    let file = open(mapped).or_else(|| open(format!("/proc/{pid}/root{}", mapping.name)))?;
-    (file.metadata().ok()?.ino() == mapping.inode).then_some(file)
+    let file = open_path(&mapped).or_else(|_| open_path(&format!("/proc/{pid}/root{}", mapping.name)));
+    file.ok()
+        .filter(|file| fstat(file).is_ok_and(|stat| stat.st_ino == mapping.inode))
 }
 
 /// Scans the C library and the interpreter of this process: those of a program are most likely the same, and need not be
@@ -92,7 +93,7 @@ pub fn scan_own_libraries(scans: &Cache) {
         .filter(|m| m.executable && (is_c_library(&m.name) || is_interpreter(&m.name)))
     {
         // A file that cannot be read here is read when it is needed.
-        let _ = File::open(&mapping.name).and_then(|file| scans.scan(&file, Role::Library));
+        let _ = open_path(&mapping.name).map(|file| scans.scan(&file, Role::Library));
     }
 }
 

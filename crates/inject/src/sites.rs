@@ -3,18 +3,19 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use fastpath_code::rescue::Analysis;
 pub use fastpath_code::rescue::thunk::Change;
+use nix::sys::stat::{FileStat, fstat};
 use object::elf::{PF_X, PT_LOAD, PT_NOTE};
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
 
 use crate::abi::sites::{self, Shape, THUNK_BYTES, find};
+use crate::target::open_regular;
 
 /// Thunks on one page: more than the sites of any library.
 pub const MOST_SITES: usize = 4096 / THUNK_BYTES;
@@ -181,42 +182,44 @@ pub struct Cache {
 type Identity = (u64, u64, i64, u64, Role);
 
 impl Cache {
-    /// Returns the scan of an open file.
-    pub fn scan(&self, file: &File, role: Role) -> std::io::Result<Arc<Scan>> {
+    /// Returns the scan of a file, by a handle (O_PATH).
+    pub fn scan(&self, file: &OwnedFd, role: Role) -> std::io::Result<Arc<Scan>> {
         known(&self.scans, file, role, |bytes| scan(bytes, role))
     }
 
-    /// Returns the system calls for time in an open file. A file that cannot be parsed has none.
-    pub fn own_calls(&self, file: &File) -> std::io::Result<Arc<Analysis>> {
+    /// Returns the system calls for time in a file. One that cannot be parsed has none.
+    pub fn own_calls(&self, file: &OwnedFd) -> std::io::Result<Arc<Analysis>> {
         let find = |bytes: &[u8]| fastpath_code::rescue::analyse(bytes).unwrap_or_default();
         known(&self.own_calls, file, Role::Library, find)
     }
 }
 
-/// Returns what is known of an open file, or finds it out. Nothing is known of a file that is too large.
+/// Returns what is known of a file, or opens it and finds it out. Nothing is known of a file that is too large.
 fn known<T: Default>(
     known: &Mutex<HashMap<Identity, Arc<T>>>,
-    file: &File,
+    file: &OwnedFd,
     role: Role,
     find: impl FnOnce(&[u8]) -> T,
 ) -> std::io::Result<Arc<T>> {
-    let meta = file.metadata()?;
-    let key = (
-        meta.dev(),
-        meta.ino(),
-        meta.mtime_nsec() ^ meta.mtime(),
-        meta.size(),
-        role,
-    );
+    let FileStat {
+        st_dev,
+        st_ino,
+        st_mtime,
+        st_mtime_nsec,
+        st_size,
+        ..
+    } = fstat(file)?;
+    let size = st_size as u64;
+    let key = (st_dev, st_ino, st_mtime_nsec ^ st_mtime, size, role);
     let lock = || known.lock().unwrap_or_else(|e| e.into_inner());
     if let Some(found) = lock().get(&key) {
         return Ok(found.clone());
     }
     // Without the lock: other visits must not wait. Two may find out the same.
-    let found = if meta.size() > MOST_FILE_BYTES {
+    let found = if size > MOST_FILE_BYTES {
         Arc::default()
     } else {
-        Arc::new(find(&Mapped::map(file, meta.len() as usize)?))
+        Arc::new(find(&Mapped::map(&open_regular(file)?, size as usize)?))
     };
     lock().insert(key, found.clone());
     Ok(found)

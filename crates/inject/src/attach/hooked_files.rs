@@ -1,28 +1,24 @@
 //! The files of a running process whose system calls are redirected to the hook.
 
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use nix::sys::stat::fstat;
 
 use crate::hooked_calls::HookedFile;
 use crate::maps::Mapping;
 use crate::program::{self, is_c_library};
 use crate::sites::{Cache, Role, Site};
+use crate::target::open_path;
 
 /// Returns the files of a running process that have wanted sites, with those. Leaves out files that cannot be read.
 pub fn find(pid: i32, maps: &[Mapping], scans: &Cache, is_wanted: impl Fn(&Site) -> bool) -> Vec<HookedFile> {
     let mut found: Vec<HookedFile> = Vec::new();
-    let exe = File::open(format!("/proc/{pid}/exe"));
-    let exe_inode = exe
-        .as_ref()
-        .ok()
-        .and_then(|file| file.metadata().ok())
-        .map(|meta| meta.ino());
+    let exe = open_path(&format!("/proc/{pid}/exe")).ok();
+    let exe_inode = exe.as_ref().and_then(|exe| fstat(exe).ok()).map(|stat| stat.st_ino);
     for mapping in maps.iter().filter(|m| m.executable && m.inode != 0) {
         let is_library = is_c_library(&mapping.name) || is_musl(&mapping.name);
         let scanned = if is_library {
             program::library(pid, scans, maps, mapping)
         } else if Some(mapping.inode) == exe_inode {
-            let scan = exe.as_ref().ok().and_then(|file| scans.scan(file, Role::Program).ok());
+            let scan = exe.as_ref().and_then(|file| scans.scan(file, Role::Program).ok());
             scan.zip(program::file_start(maps, mapping.start))
                 .map(|(scan, start)| (scan.clone(), start.wrapping_sub(scan.lowest)))
         } else {
