@@ -9,6 +9,9 @@ use crate::title;
 /// Name that the helper shows in `ps`.
 const TITLE: &str = "fastpath-publisher";
 
+/// Size of the helper's stack in bytes.
+const STACK: usize = 1 << 20;
+
 /// Descriptors that this process was started with, and that the helper must release.
 pub struct Surroundings(Vec<RawFd>);
 
@@ -58,24 +61,54 @@ impl Started {
 /// If this process is PID 1, or has inherited the role of a subreaper, it would get an orphaned helper as a child and
 /// might wait for it. There the helper stays a direct child that was made without an exit signal, and is invisible to
 /// waits (wait(2), __WCLONE).
-pub fn start(work: impl FnOnce() -> i32) -> std::io::Result<Started> {
-    let adopts = std::process::id() == 1 || is_subreaper();
-    let child = fork_without_signal()?;
-    if child == 0 {
-        // SAFETY: the process that was just made has one thread.
-        let status = match adopts || unsafe { libc::fork() } == 0 {
-            true => work(),
-            false => 0,
-        };
-        // SAFETY: _exit ends the process without running anything of the parent's.
-        unsafe { libc::_exit(status) }
-    }
-    if adopts {
+pub fn start<W: FnOnce() -> i32>(mut work: W) -> std::io::Result<Started> {
+    if std::process::id() == 1 || is_subreaper() {
+        let child = fork_without_signal()?;
+        if child == 0 {
+            // SAFETY: _exit ends the process without running anything of the parent's.
+            unsafe { libc::_exit(work()) }
+        }
         return Ok(Started { child: Some(child) });
     }
-    // SAFETY: waits for the child just made, which exits at once and sends no signal; a null status is allowed.
+    let work = (&raw mut work).cast();
+    let child = on_own_stack(|stack| {
+        // SAFETY: as vfork(2) does: this process waits until the child has ended. `fork_and_end` gets what it takes.
+        unsafe { libc::clone(fork_and_end::<W>, stack, libc::CLONE_VM | libc::CLONE_VFORK, work) }
+    })?;
+    // SAFETY: waits for the child just made, which has ended and sends no signal; a null status is allowed.
     unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) };
     Ok(Started { child: None })
+}
+
+/// Makes the helper, which runs `work` in a copy of this process's memory. The child that does so needs no copy.
+extern "C" fn fork_and_end<W: FnOnce() -> i32>(work: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: this process has one thread. `work` points to the closure, and each process has its own: it runs in the
+    // new one, which then ends without running anything of the parent's.
+    unsafe {
+        if libc::fork() == 0 {
+            libc::_exit(work.cast::<W>().read()())
+        }
+    }
+    0
+}
+
+/// Passes the end of a stack to `clone`, which returns the process that was made on it.
+fn on_own_stack(clone: impl FnOnce(*mut libc::c_void) -> i32) -> std::io::Result<i32> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh mapping.
+    let stack = unsafe { libc::mmap(std::ptr::null_mut(), STACK, protection, flags, -1, 0) };
+    if stack == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the end of the mapping.
+    let made = match clone(unsafe { stack.byte_add(STACK) }) {
+        -1 => Err(std::io::Error::last_os_error()),
+        pid => Ok(pid),
+    };
+    // SAFETY: nothing of this process uses the stack; the processes that were made have ended, or have a copy.
+    unsafe { libc::munmap(stack, STACK) };
+    made
 }
 
 fn is_subreaper() -> bool {

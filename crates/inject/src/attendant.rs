@@ -189,7 +189,7 @@ impl Attendant {
             // A thread in another PID namespace has a different number here. If two threads match, neither is accepted.
             // The search reads all of /proc: a thread of this number that maps the mailbox gets time to start waiting
             // first.
-            if nap > LONGEST_NAP / 10 || !self.is_ours(taken.tid) {
+            if nap == LONGEST_NAP || !self.is_ours(taken.tid) {
                 let mut others = threads_of_inner_namespaces(taken.tid).filter_map(|tid| self.asker(tid, taken));
                 if let (Some(asker), None) = (others.next(), others.next()) {
                     return Ok(asker);
