@@ -19,7 +19,7 @@ use crate::{By, Call};
 use fastpath_isa::Isa;
 
 pub use window::{Reason, Window};
-pub use x86::copy::{copied, is_branch};
+pub use x86::copy::{copied, encoded, is_branch};
 
 /// Calls that a site may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

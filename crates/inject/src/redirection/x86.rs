@@ -2,11 +2,8 @@
 //! are. Code that cannot be copied in its length (i386's calls, short branches) is moved by iced-x86's encoder, which keeps
 //! the targets of branches; its tables take half a millisecond to make.
 
-use fastpath_code::rescue::{copied, is_branch};
-use iced_x86::{
-    BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionBlock,
-    OpKind, Register,
-};
+use fastpath_code::rescue::{self, copied, is_branch};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 
 use super::{Displaced, Entry, Offsets};
 
@@ -166,18 +163,9 @@ pub fn copy_function(entry: &Entry<'_>, instructions: &[Instruction], at: u64) -
 /// Returns these instructions at `at`, and the offsets of all but the first one, before and there.
 fn encoded(bits: u32, instructions: &[Instruction], at: u64) -> Result<(Vec<u8>, Offsets), String> {
     let first = instructions.first().map_or(0, Instruction::ip);
-    let block = InstructionBlock::new(instructions, at);
-    let encoded = BlockEncoder::encode(bits, block, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)
-        .map_err(|e| format!("it cannot be moved: {e}"))?;
-    let mut moved = Vec::new();
-    for (instruction, offset) in instructions.iter().zip(&encoded.new_instruction_offsets) {
-        if *offset == u32::MAX {
-            return Err("it cannot be moved: a branch is out of reach".into());
-        }
-        moved.push((instruction.ip().wrapping_sub(first) as usize, *offset as usize));
-    }
-    moved.retain(|(from, _)| *from > 0);
-    Ok((encoded.code_buffer, moved))
+    let (code, offsets) = rescue::encoded(bits, instructions, at)?;
+    let before = instructions.iter().map(|i| i.ip().wrapping_sub(first) as usize);
+    Ok((code, before.zip(offsets).skip(1).collect()))
 }
 
 pub fn jump(bits: u32, from: u64, to: u64) -> Result<Vec<u8>, String> {

@@ -1,8 +1,8 @@
 //! Puts the code of a thunk together.
 
-use iced_x86::{BlockEncoder, BlockEncoderOptions, Decoder, DecoderOptions, Instruction, InstructionBlock};
+use iced_x86::{Decoder, DecoderOptions, Instruction};
 
-use super::copy::copied;
+use super::copy::{copied, encoded};
 use super::window::JUMP_BYTES;
 use super::{bits_of, inside};
 use crate::rescue::thunk::{Change, Place, Thunk};
@@ -65,16 +65,10 @@ impl<'w> Builder<'w> {
             self.code.extend(copies);
             return Some(offsets.map(|at| (at as u16, (base + at - from) as u16)).collect());
         }
-        let block = InstructionBlock::new(&instructions, self.here());
-        let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
-        let encoded = BlockEncoder::encode(bits, block, options).ok()?;
-        let copies = encoded.new_instruction_offsets.iter();
-        let moved = offsets
-            .zip(copies)
-            .map(|(from, to)| (from as u16, (base + *to as usize) as u16))
-            .collect();
-        self.code.extend(encoded.code_buffer);
-        Some(moved)
+        let (code, copies) = encoded(bits, &instructions, self.here()).ok()?;
+        self.code.extend(code);
+        let moved = offsets.zip(copies);
+        Some(moved.map(|(from, to)| (from as u16, (base + to) as u16)).collect())
     }
 
     /// Makes this the target of the short jump whose distance is at this offset.
