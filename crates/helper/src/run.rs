@@ -60,15 +60,9 @@ pub fn leave_behind(mut program: Program, surroundings: &Surroundings) -> Result
     let trial = trial::seccomp_allows_surgery()?;
     let mailbox = Shared::create().map_err(|e| e.to_string())?;
     let clocks = program.service.set();
-    let (mut grant, mut policy) = (None, None);
-    if clocks != ClockSet::NONE {
-        let purpose = Purpose { clocks, process: None };
-        grant = grant::of_host(purpose, Some(&mailbox)).ok();
-        policy = DaemonsPolicy::find().unwrap_or_else(|failure| {
-            (program.warn)(&format_args!("{failure}; fastpath publishes for this program itself"));
-            None
-        });
-    }
+    let purpose = Purpose { clocks, process: None };
+    let asks = clocks != ClockSet::NONE;
+    let grant = asks.then(|| grant::of_host(purpose, Some(&mailbox)).ok()).flatten();
     program.timeline.mark("ask fastpathd");
     let (mut ours, theirs) = UnixStream::pair().map_err(failed("socketpair"))?;
     let helper = Helper {
@@ -77,7 +71,6 @@ pub fn leave_behind(mut program: Program, surroundings: &Surroundings) -> Result
         channel: theirs,
         mailbox: Arc::new(mailbox),
         grant,
-        policy,
         trial,
         is_declared: process::tracer_must_be_declared(),
     };
@@ -122,7 +115,6 @@ struct Helper {
     channel: UnixStream,
     mailbox: Arc<Shared>,
     grant: Option<Grant>,
-    policy: Option<DaemonsPolicy>,
     trial: Trial,
     /// Whether this process must be declared as a tracer.
     is_declared: bool,
@@ -149,6 +141,7 @@ impl Helper {
             self.channel.read_exact(&mut [0]).map_err(|e| e.to_string())?;
         }
         if self.program.require {
+            let policy = self.policy();
             process::settle(surroundings);
             let (grant, mut publisher) = self.grant()?;
             if let Some(publisher) = &mut publisher {
@@ -156,14 +149,27 @@ impl Helper {
             }
             self.program.timeline.mark("start the helper, examine the counter");
             let first = self.trace()?;
-            return self.meet(first, grant, publisher);
+            return self.meet(first, policy, grant, publisher);
         }
         let first = self.trace()?;
         self.program.timeline.mark("start the helper");
+        let policy = self.policy();
         process::settle(surroundings);
         // The program runs from here on: without a grant it is released when this process ends.
         let (grant, publisher) = self.grant().inspect_err(|why| self.complain(why))?;
-        self.meet(first, grant, publisher)
+        self.meet(first, policy, grant, publisher)
+    }
+
+    /// Returns the policy of the host's daemon, which decides at each exec. The path of its socket may be relative to the
+    /// user's directory.
+    fn policy(&self) -> Option<DaemonsPolicy> {
+        if self.program.service.set() == ClockSet::NONE {
+            return None;
+        }
+        DaemonsPolicy::find().unwrap_or_else(|failure| {
+            (self.program.warn)(&format_args!("{failure}; fastpath publishes for this program itself"));
+            None
+        })
     }
 
     /// Traces the program, and lets it execute its file.
@@ -193,7 +199,13 @@ impl Helper {
     }
 
     /// Installs in the program at its exec, and serves it and its descendants as long as there are some.
-    fn meet(&mut self, first: First, grant: Grant, mut publisher: Option<Publisher>) -> Result<(), String> {
+    fn meet(
+        &mut self,
+        first: First,
+        policy: Option<DaemonsPolicy>,
+        grant: Grant,
+        mut publisher: Option<Publisher>,
+    ) -> Result<(), String> {
         let Grant {
             page,
             mailbox: kept,
@@ -202,7 +214,7 @@ impl Helper {
         let shown = page.try_clone().map_err(|e| format!("the page: {e}"))?;
         let mailbox = self.mailbox.clone();
         let (service, without_vdso) = (&self.program.service, self.program.without_vdso);
-        let (policy, trial) = (self.policy.take(), std::mem::take(&mut self.trial));
+        let trial = std::mem::take(&mut self.trial);
         let attendant = attendant::start(page, clocks, &mailbox, service, policy, trial, without_vdso)?;
         let timeline = RefCell::new(std::mem::replace(&mut self.program.timeline, Timeline::start(false)));
         let before = || {
