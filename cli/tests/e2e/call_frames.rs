@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use fastpath_image::own_vdso;
 
 use crate::attach::{attach, detach, hazard_of};
-use crate::common::{Pid, finish, go_program, helper_program, program, served, skip, start, tool, wait_until};
+use crate::common::{Pid, Running, finish, go_program, helper_program, program, served, skip, start, tool, wait_until};
 use crate::helper_loss::ANCHOR_IS_OLD;
 
 pub const FLAGS: &[&str] = &["-fexceptions", "-fnon-call-exceptions"];
@@ -112,7 +113,25 @@ fn are_in(mappings: &[Range<u64>], address: u64) -> bool {
     mappings.iter().any(|mapping| mapping.contains(&address))
 }
 
-/// By Debian's libunwind, in the process. Samples of code of no object are left out: no unwinder knows it.
+/// Asserts that the stacks of a profile that begin in the code for reads have a caller in the program, and returns whether they
+/// are many. Stacks with code of no object are left out: no unwinder knows it.
+fn have_callers(mut stacks: Vec<Vec<u64>>, maps: &str, program: &str) -> bool {
+    let own = own_vdso().expect("a vDSO").expect("a vDSO").vdso;
+    let function = own.exports().iter().find(|export| export.name == "__vdso_gettimeofday");
+    let seat = function.map_or(0..0, |function| function.offset..function.offset + function.size);
+    let vdso = &mappings(maps, |line| line.contains("[vdso]"))[0];
+    let seat = vdso.start + seat.start..vdso.start + seat.end;
+    let region = mappings(maps, |line| line.contains("fastpath-region"));
+    let own = mappings(maps, |line| line.contains(program));
+    assert!(!region.is_empty(), "{maps}");
+    stacks.retain(|stack| seat.contains(&stack[0]) && !stack.iter().any(|at| are_in(&region, *at)));
+    for stack in &stacks {
+        assert!(stack.iter().any(|at| are_in(&own, *at)), "{stack:x?}\n{maps}");
+    }
+    stacks.len() >= 10
+}
+
+/// By Debian's libunwind, in the process.
 #[test]
 fn gperftools_finds_the_callers_of_reads() {
     const PROFILER: &str = "/usr/lib/x86_64-linux-gnu/libprofiler.so";
@@ -120,9 +139,6 @@ fn gperftools_finds_the_callers_of_reads() {
     if !Path::new(PROFILER).exists() {
         return skip(format_args!("no {PROFILER} on this machine"));
     }
-    let own = own_vdso().expect("a vDSO").expect("a vDSO").vdso;
-    let function = own.exports().iter().find(|export| export.name == "__vdso_gettimeofday");
-    let seat = function.map_or(0..0, |function| function.offset..function.offset + function.size);
     let directory = tempfile::tempdir().expect("a directory");
     let profile = directory.path().join("profile");
     let variables = [
@@ -167,21 +183,95 @@ fn gperftools_finds_the_callers_of_reads() {
             }
             stacks.push(stack);
         }
-        let maps = String::from_utf8_lossy(&profile[8 * size..]);
-        let vdso = &mappings(&maps, |line| line.contains("[vdso]"))[0];
-        // There is the code for reads.
-        let seat = vdso.start + seat.start..vdso.start + seat.end;
-        let region = mappings(&maps, |line| line.contains("fastpath-region"));
-        let own = mappings(&maps, |line| line.contains("clock-glibc"));
-        assert!(!region.is_empty(), "{maps}");
-        stacks.retain(|stack| seat.contains(&stack[0]) && !stack.iter().any(|at| are_in(&region, *at)));
-        for stack in &stacks {
-            assert!(stack.iter().any(|at| are_in(&own, *at)), "{stack:x?}\n{maps}");
-        }
-        stacks.len() >= 10
+        have_callers(stacks, &String::from_utf8_lossy(&profile[8 * size..]), "clock-glibc")
     };
     for way in ways {
         wait_until("samples of reads", || has_callers(way));
+    }
+}
+
+/// Starts a program that is served from its start, or is attached.
+fn start_reader(reader: &str, is_attached: bool) -> Running {
+    let running = start(if is_attached {
+        Command::new(reader)
+    } else {
+        served(&[reader])
+    });
+    let pid = running.pid();
+    wait_until("the program", || reader.ends_with(&pid.program()));
+    if is_attached {
+        attach(pid).expect_success();
+    }
+    running
+}
+
+/// By backtrace() in a handler of a timer's signals, which is how stall detectors work.
+#[test]
+fn a_stall_detector_finds_the_callers_of_reads() {
+    let Some(detector) = helper_program("stall-detector", "cc", &[]) else {
+        return;
+    };
+    for is_attached in [false, true] {
+        wait_until("signals in reads", || {
+            let running = start_reader(&detector, is_attached);
+            let begun = running.pid().cpu_time();
+            wait_until("reads", || {
+                running.pid().cpu_time() > begun + Duration::from_millis(300)
+            });
+            running.pid().signal(libc::SIGUSR1);
+            let out = running.finish().expect_success().out;
+            // A line of maps has words that are no numbers.
+            let number = |word: &str| u64::from_str_radix(word, 16).ok();
+            let stacks = out
+                .lines()
+                .map_while(|line| line.split_whitespace().map(number).collect());
+            have_callers(stacks.collect(), &out, "stall-detector")
+        });
+    }
+}
+
+/// By frame pointers, in the kernel; and by call frames, from outside: perf takes those of the vDSO of its own process, so
+/// it is served itself, and keeps that vDSO apart from others of this build ID.
+#[test]
+fn perf_names_the_vdso_for_reads_and_finds_their_callers() {
+    let Some(perf) = tool("perf") else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (cache, data) = (path("cache"), path("data"));
+    let record = ["record", "-e", "cpu-clock", "-F", "1000", "-o", &data];
+    let mut trial = Command::new(perf);
+    trial.args(record).arg("true");
+    let trial = finish(trial);
+    if !trial.status.success() {
+        return skip(format_args!("perf cannot record here: {}", trial.err));
+    }
+    for (mode, flags) in [("fp", &["-fno-omit-frame-pointer"][..]), ("dwarf", &[])] {
+        let Some(reader) = helper_program("reads-of-clocks", "cc", flags) else {
+            return;
+        };
+        for is_attached in [false, true] {
+            let running = start_reader(&reader, is_attached);
+            let pid = running.pid().0.to_string();
+            wait_until("samples of reads", || {
+                let perf = [perf, "--buildid-dir", &cache];
+                let words = ["--call-graph", mode, "-p", &pid, "sleep", "0.3"];
+                finish(served(&[&perf[..], &record, &words].concat())).expect_success();
+                let mut script = Command::new(perf[0]);
+                script
+                    .args(&perf[1..])
+                    .args(["script", "--no-inline", "-F", "ip,sym,dso", "-i", &data]);
+                let out = finish(script).expect_success().out;
+                let is_read = |stack: &&str| {
+                    let first = stack.lines().next().unwrap_or_default();
+                    first.contains("__vdso_gettimeofday") && !stack.contains("fastpath-region")
+                };
+                let stacks: Vec<&str> = out.split("\n\n").map(str::trim_start).filter(is_read).collect();
+                for stack in &stacks {
+                    assert!(stack.contains(" main "), "{mode}: {stack}");
+                }
+                stacks.len() >= 10
+            });
+        }
     }
 }
 

@@ -120,7 +120,7 @@ fn a_served_program_keeps_the_kernels_vdso() {
 }
 
 #[test]
-fn gdb_stops_a_served_program_in_the_kernels_function_and_names_it() {
+fn gdb_stops_a_served_program_in_the_vdso_and_names_its_functions_and_their_callers() {
     let Some(gdb) = tool("gdb") else { return };
     let Some(clock) = busy_clock() else { return };
     let mut attach = Command::new(gdb);
@@ -131,6 +131,10 @@ fn gdb_stops_a_served_program_in_the_kernels_function_and_names_it() {
         "continue",
         "info symbol $pc",
         "backtrace",
+        // Into the code for reads.
+        "stepi 10",
+        "info symbol $pc",
+        "backtrace",
         "delete",
         "detach",
     ] {
@@ -138,7 +142,8 @@ fn gdb_stops_a_served_program_in_the_kernels_function_and_names_it() {
     }
     let out = finish(attach).expect_success().out;
     assert!(out.contains("clock_gettime in section .text of "), "{out}");
-    assert!(out.contains("read_many") && out.contains("main"), "{out}");
+    assert!(out.contains("gettimeofday + "), "{out}");
+    assert_eq!(out.matches("read_many (").count(), 2, "{out}");
     let before = clock.pid().cpu_time();
     wait_until("going on", || {
         clock.pid().cpu_time() > before + Duration::from_millis(50)
