@@ -20,7 +20,12 @@
 #include <unistd.h>
 #include <unwind.h>
 
-enum { READS = 200, THREADS = 50, DAY = -1 };
+/* Of each clock. */
+#ifndef READS
+#define READS 200
+#endif
+
+enum { THREADS = 50, DAY = -1 };
 #define TRAP_FLAG 0x100
 
 struct range {
@@ -99,7 +104,7 @@ static void step_through(const char *name, int clock) {
 
 /* Waits until the page answers: a publisher that has just begun knows little. */
 static void wait_for_page(void) {
-	for (int tries = 0, whole = 0; tries < 1000 && whole < 100; tries++) {
+	for (int tries = 0, whole = 0; tries < READS && whole < READS / 2; tries++) {
 		whole = step_through_one(CLOCK_MONOTONIC) ? whole + 1 : 0;
 		if (!whole)
 			usleep(10000);
