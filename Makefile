@@ -86,7 +86,7 @@ bench-attach: build ## measure how long attach and detach stop processes of 100 
 bench-run: build ## measure what run adds to the start of a program, and to the programs that it executes
 	@./scripts/bench-run
 
-torture: build ## 1,000 cycles of attach and detach on each of fifteen programs that check their own work
+torture: build ## 1,000 cycles of attach and detach on each of sixteen programs that check their own work
 	@./scripts/setup test
 	$(ENV) FASTPATH_ATTACH_CYCLES=1000 cargo test --release --package fastpath attach_torture
 

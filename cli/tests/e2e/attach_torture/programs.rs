@@ -77,6 +77,11 @@ fn calls_and_handlers_on_shadow_stacks_return_to_where_they_must() {
 }
 
 #[test]
+fn every_function_of_the_kernels_vdso_answers_as_its_system_call_does() {
+    goes_on_with_its_work("vdso-functions", &[]);
+}
+
+#[test]
 fn data_in_secret_memory_stays_as_it_is() {
     goes_on_with_its_work("secret-memory", &["data"]);
 }
