@@ -3,6 +3,8 @@
 //! Both are found from every function that the file states, along all branches. An address counts as a *landing* also
 //! if only a wrong decoding jumps to it, or a word of data looks like it: a landing too many only leaves a site alone.
 
+use std::cmp::Reverse;
+
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 
 use super::bits::Bits;
@@ -64,19 +66,25 @@ impl Flow {
                 .for_each(|part| search.words(part, base));
         }
         file.code.iter().for_each(|part| search.any_jump(part));
-        for function in &file.functions {
-            match function.is_empty() {
-                true => search.land(function.start),
+        // The longest first, of those with one start: the others are a part of it.
+        let mut functions: Vec<_> = file.functions.iter().map(|f| (f.start, Reverse(f.end))).collect();
+        functions.sort_unstable();
+        let mut decoded: Vec<(u64, u64)> = Vec::new();
+        for (start, Reverse(end)) in functions {
+            match start >= end {
+                true => search.land(start),
                 false => {
-                    search.mark(function.start);
-                    if let Some((part, offset)) = file.place(function.end) {
+                    search.mark(start);
+                    if let Some((part, offset)) = file.place(end) {
                         search.flow.ends[part].add(offset);
                     }
-                    search.straight(function.start, function.end);
                 }
             }
+            if decoded.last().is_none_or(|(before, _)| *before < start) {
+                decoded.push((start, search.straight(start, end)));
+            }
         }
-        file.code.iter().for_each(|part| search.sweep(part));
+        file.code.iter().for_each(|part| search.sweep(part, &decoded));
         search.follow();
         search.flow
     }
@@ -163,26 +171,31 @@ impl Search<'_, '_> {
     }
 
     /// Decodes from `address` to `end`. Without an end, up to an instruction after which another function may begin.
-    fn straight(&mut self, address: u64, end: u64) {
+    /// Returns the address up to which it has decoded.
+    fn straight(&mut self, address: u64, end: u64) -> u64 {
         let Some((part, first)) = self.file.place(address) else {
-            return;
+            return address;
         };
+        // Decoded before, and so is what follows, unless that ended with a jump.
+        let is_known = |flow: &Flow, offset| end == u64::MAX && flow.begins[part].has(offset);
+        if is_known(&self.flow, first) {
+            return address;
+        }
         let code = &self.file.code[part];
         let mut decoder = Decoder::with_ip(self.bits(), &code.bytes[first..], address, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
         while decoder.can_decode() && decoder.ip() < end && self.is_affordable() {
             let offset = (decoder.ip() - code.address) as usize;
+            if is_known(&self.flow, offset) {
+                break;
+            }
             if self.flow.begins[part].has(offset) {
-                // Decoded before, and so is what follows, unless that ended with a jump.
-                if end == u64::MAX {
-                    return;
-                }
                 decoder.decode_out(&mut instruction);
                 continue;
             }
             decoder.decode_out(&mut instruction);
             if instruction.is_invalid() {
-                return;
+                return instruction.ip();
             }
             self.flow.begins[part].add(offset);
             self.targets(&instruction);
@@ -194,9 +207,10 @@ impl Search<'_, '_> {
                     | FlowControl::Exception
             );
             if ends && end == u64::MAX {
-                return;
+                break;
             }
         }
+        decoder.ip()
     }
 
     /// Notes the addresses that an instruction jumps to, or takes.
@@ -291,14 +305,27 @@ impl Search<'_, '_> {
     }
 
     /// Notes the targets of all jumps in a part, and the addresses in its constants, as it decodes from its start, and
-    /// anew from each function.
-    fn sweep(&mut self, part: &Part<'_>) {
-        let mut starts: Vec<u64> = self.file.functions.iter().map(|function| function.start).collect();
-        starts.sort_unstable();
-        let mut decoder = Decoder::with_ip(self.bits(), part.bytes, part.address, DecoderOptions::NONE);
+    /// anew from each function. `decoded`: where each function begins, and up to where it has been decoded.
+    fn sweep(&mut self, part: &Part<'_>, decoded: &[(u64, u64)]) {
+        let end = part.address + part.bytes.len() as u64;
+        let inside = decoded.partition_point(|(start, _)| *start < part.address)
+            ..decoded.partition_point(|(start, _)| *start < end);
+        let decoded = &decoded[inside];
+        let from = std::iter::once(part.address).chain(decoded.iter().map(|(_, to)| *to));
+        let to = decoded.iter().map(|(start, _)| *start).chain([end]);
+        for (from, to) in from.zip(to) {
+            self.gap(part, from, to);
+        }
+    }
+
+    /// Does so from `from` up to the instruction that `to` is in or behind.
+    fn gap(&mut self, part: &Part<'_>, from: u64, to: u64) {
+        let Some(code) = part.offset(from).map(|offset| &part.bytes[offset..]) else {
+            return;
+        };
+        let mut decoder = Decoder::with_ip(self.bits(), code, from, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
-        let mut next = starts.partition_point(|start| *start <= part.address);
-        while decoder.can_decode() && self.is_affordable() {
+        while decoder.can_decode() && decoder.ip() < to && self.is_affordable() {
             decoder.decode_out(&mut instruction);
             for operand in 0..instruction.op_count() {
                 match instruction.op_kind(operand) {
@@ -308,15 +335,6 @@ impl Search<'_, '_> {
                     }
                     _ => None,
                 };
-            }
-            // Back to the start of a function that this instruction crosses.
-            while let Some(start) = starts.get(next).copied().filter(|start| *start <= decoder.ip()) {
-                next += 1;
-                if let Some(offset) = part.offset(start).filter(|_| start < decoder.ip()) {
-                    let moved = decoder.set_position(offset);
-                    debug_assert!(moved.is_ok(), "an offset in the part");
-                    decoder.set_ip(start);
-                }
             }
         }
     }
