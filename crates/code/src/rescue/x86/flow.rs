@@ -163,10 +163,13 @@ impl Search<'_, '_> {
         self.flow.is_complete
     }
 
-    /// Decodes from all landings.
+    /// Decodes from all landings. Most are decoded already, and a decoder takes long to make.
     fn follow(&mut self) {
         while let Some(address) = self.next.pop() {
-            self.straight(address, u64::MAX);
+            let place = self.file.place(address);
+            if place.is_some_and(|place| !self.flow.begins(place)) {
+                self.straight(address, u64::MAX);
+            }
         }
     }
 
@@ -176,20 +179,16 @@ impl Search<'_, '_> {
         let Some((part, first)) = self.file.place(address) else {
             return address;
         };
-        // Decoded before, and so is what follows, unless that ended with a jump.
-        let is_known = |flow: &Flow, offset| end == u64::MAX && flow.begins[part].has(offset);
-        if is_known(&self.flow, first) {
-            return address;
-        }
         let code = &self.file.code[part];
         let mut decoder = Decoder::with_ip(self.bits(), &code.bytes[first..], address, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
         while decoder.can_decode() && decoder.ip() < end && self.is_affordable() {
             let offset = (decoder.ip() - code.address) as usize;
-            if is_known(&self.flow, offset) {
-                break;
-            }
             if self.flow.begins[part].has(offset) {
+                // Decoded before, and so is what follows, unless that ended with a jump.
+                if end == u64::MAX {
+                    break;
+                }
                 decoder.decode_out(&mut instruction);
                 continue;
             }
