@@ -2,6 +2,8 @@
 
 use std::ffi::{c_char, c_int};
 
+use fastpath_helper::process::map_stack;
+
 /// Stack size in bytes below which parsing the command line would fail.
 const ENOUGH_STACK: libc::rlim_t = 1 << 20;
 /// Size in bytes of the stack that this process makes in that case.
@@ -73,13 +75,9 @@ pub fn with_enough_stack(
     if !is_small {
         work(argc, argv)
     }
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a fresh mapping.
-    let stack = unsafe { libc::mmap(std::ptr::null_mut(), OWN_STACK, protection, flags, -1, 0) };
-    if stack == libc::MAP_FAILED {
+    let Ok(stack) = map_stack(OWN_STACK) else {
         work(argc, argv)
-    }
+    };
     let top = stack as usize + OWN_STACK;
     // SAFETY: `top` is the aligned end of a stack that nothing else uses. `work` follows the C ABI and does not return,
     // so no code looks for this stack's contents on the new one.

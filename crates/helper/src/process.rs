@@ -94,13 +94,7 @@ extern "C" fn fork_and_end<W: FnOnce() -> i32>(work: *mut libc::c_void) -> libc:
 
 /// Passes the end of a stack to `clone`, which returns the process that was made on it.
 fn on_own_stack(clone: impl FnOnce(*mut libc::c_void) -> i32) -> std::io::Result<i32> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a fresh mapping.
-    let stack = unsafe { libc::mmap(std::ptr::null_mut(), STACK, protection, flags, -1, 0) };
-    if stack == libc::MAP_FAILED {
-        return Err(std::io::Error::last_os_error());
-    }
+    let stack = map_stack(STACK)?;
     // SAFETY: the end of the mapping.
     let made = match clone(unsafe { stack.byte_add(STACK) }) {
         -1 => Err(std::io::Error::last_os_error()),
@@ -109,6 +103,17 @@ fn on_own_stack(clone: impl FnOnce(*mut libc::c_void) -> i32) -> std::io::Result
     // SAFETY: nothing of this process uses the stack; the processes that were made have ended, or have a copy.
     unsafe { libc::munmap(stack, STACK) };
     made
+}
+
+/// Maps a stack of `bytes` bytes, of which only those that are used take memory. Returns its lowest address.
+pub fn map_stack(bytes: usize) -> std::io::Result<*mut libc::c_void> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh mapping.
+    match unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) } {
+        libc::MAP_FAILED => Err(std::io::Error::last_os_error()),
+        stack => Ok(stack),
+    }
 }
 
 fn is_subreaper() -> bool {
