@@ -211,12 +211,13 @@ fn counter(report: &DoctorReport) -> Vec<Family> {
         Kind::Gauge,
         "Upper bound of the difference between any two compared CPUs' counters.",
     );
-    if let Some(warp) = &facts.evidence.warp {
+    // Without a compared pair, none is known not to differ.
+    if let Some(warp) = &facts.evidence.warp
+        && let Some(cycles) = warp.within_cycles()
+    {
         let are_apart = warp.pairs.iter().filter(|pair| pair.apart_cycles() > 0);
         apart.add(&[], are_apart.count() as f64);
-        if let Some(cycles) = warp.within_cycles() {
-            within.add(&[], cycles as f64);
-        }
+        within.add(&[], cycles as f64);
     }
     vec![health, trusted, apart, within]
 }

@@ -143,7 +143,11 @@ fn gdb_stops_a_served_program_in_the_vdso_and_names_its_functions_and_their_call
     let out = finish(attach).expect_success().out;
     assert!(out.contains("clock_gettime in section .text of "), "{out}");
     assert!(out.contains("gettimeofday + "), "{out}");
-    assert_eq!(out.matches("read_many (").count(), 2, "{out}");
+    // The place where gdb attached can be in read_many, too: that line is no frame of a backtrace.
+    let callers = out
+        .lines()
+        .filter(|line| line.starts_with('#') && line.contains("read_many ("));
+    assert_eq!(callers.count(), 2, "{out}");
     let before = clock.pid().cpu_time();
     wait_until("going on", || {
         clock.pid().cpu_time() > before + Duration::from_millis(50)
