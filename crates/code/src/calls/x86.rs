@@ -144,17 +144,26 @@ fn find_calls(isa: Isa, piece: &Piece<'_>, address: u64, found: &mut Found) {
 }
 
 fn decode(isa: Isa, bytes: &[u8], at: usize) -> Instruction {
+    decoder(isa, &bytes[at..]).decode()
+}
+
+fn decoder(isa: Isa, bytes: &[u8]) -> Decoder<'_> {
     let bits = if isa == Isa::X86_64 { 64 } else { 32 };
-    Decoder::with_ip(bits, &bytes[at..], at as u64, DecoderOptions::NONE).decode()
+    Decoder::new(bits, bytes, DecoderOptions::NONE)
 }
 
 /// Returns the value of eax where the instruction at `at` is reached, if the code before it determines one.
 fn number_at(isa: Isa, bytes: &[u8], at: usize) -> Option<u64> {
     let first = at.saturating_sub(BEFORE);
+    if is_another(isa, &bytes[first..at]) {
+        return None;
+    }
     // For each byte, the instruction there if decoding from there arrives.
     let mut lines: Vec<Option<Instruction>> = vec![None; at - first];
+    let mut decoder = decoder(isa, &bytes[first..at]);
     for start in (first..at).rev() {
-        let instruction = decode(isa, &bytes[..at], start);
+        decoder.set_position(start - first).ok()?;
+        let instruction = decoder.decode();
         let next = start + instruction.len();
         let arrives = next == at || (next < at && lines[next - first].is_some());
         if !instruction.is_invalid() && arrives {
@@ -196,6 +205,19 @@ fn number_at(isa: Isa, bytes: &[u8], at: usize) -> Option<u64> {
         values.push(value);
     }
     majority(values).flatten()
+}
+
+/// Returns whether this code ends with the load of another call's number, as it does before most calls. It is decoded only
+/// once: by its end, that has fallen into step.
+fn is_another(isa: Isa, code: &[u8]) -> bool {
+    let mut decoder = decoder(isa, code);
+    let mut last = Instruction::default();
+    while decoder.can_decode() {
+        decoder.decode_out(&mut last);
+    }
+    last.code() == Code::Mov_r32_imm32
+        && last.op0_register() == Register::EAX
+        && !is_near_a_number(isa, last.immediate(1))
 }
 
 /// Returns whether a constant is the number of one of the calls, or becomes one by an addition.

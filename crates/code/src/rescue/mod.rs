@@ -69,32 +69,33 @@ fn dynamic(isa: Isa, part: &file::Part<'_>) -> Vec<u64> {
     sites.into_iter().map(|at| part.address + at as u64).collect()
 }
 
-/// The code of a file. On x86 it must be followed first: its instructions can only be told from where they begin.
+/// Returns the addresses of what can be a system call. AArch64's have the number that an instruction shortly before
+/// loads.
+fn all(isa: Isa, part: &file::Part<'_>) -> Vec<(u64, Option<u32>)> {
+    let sites = match isa {
+        Isa::Aarch64 => aarch64::all(part.bytes),
+        _ => x86::window::all(part.bytes).map(|at| (at, None)).collect(),
+    };
+    sites
+        .into_iter()
+        .map(|(at, number)| (part.address + at as u64, number))
+        .collect()
+}
+
+/// The code of a file near some sites. On x86 it must be followed first: its instructions can only be told from where
+/// they begin.
 struct Code<'a, 'f> {
     file: &'a file::File<'f>,
     flow: Option<x86::flow::Flow>,
 }
 
 impl<'a, 'f> Code<'a, 'f> {
-    fn new(file: &'a file::File<'f>) -> Code<'a, 'f> {
+    fn around(file: &'a file::File<'f>, sites: &[u64]) -> Code<'a, 'f> {
         let is_x86 = file.isa != Isa::Aarch64;
         Code {
             file,
-            flow: is_x86.then(|| x86::flow::Flow::analyse(file)),
+            flow: is_x86.then(|| x86::flow::Flow::around(file, sites)),
         }
-    }
-
-    /// Returns the addresses of all system calls, each with its number if an instruction shortly before loads it.
-    fn all(&self) -> Vec<(u64, Option<u32>)> {
-        let Some(flow) = &self.flow else {
-            let calls_in = |part: &file::Part<'_>| {
-                let address = part.address;
-                let calls = aarch64::all(part.bytes).into_iter();
-                calls.map(move |(at, number)| (address + at as u64, number))
-            };
-            return self.file.code.iter().flat_map(calls_in).collect();
-        };
-        x86::window::all(self.file, flow)
     }
 
     fn number(&self, address: u64) -> Option<u32> {
@@ -141,15 +142,17 @@ pub fn analyse_all(bytes: &[u8]) -> AllSites {
     if file.add_tables(bytes).is_none() {
         return AllSites::default();
     }
-    let code = Code::new(&file);
+    let calls: Vec<(u64, Option<u32>)> = file.code.iter().flat_map(|part| all(file.isa, part)).collect();
+    let addresses: Vec<u64> = calls.iter().map(|(address, _)| *address).collect();
+    let code = Code::around(&file, &addresses);
     let arguments: HashSet<u64> = file.code.iter().flat_map(|part| dynamic(file.isa, part)).collect();
-    let site = |(address, number)| AnySite {
+    let site = |(address, number): (u64, Option<u32>)| AnySite {
         address,
-        number,
+        number: number.or_else(|| code.number(address)),
         is_argument: arguments.contains(&address),
         window: code.window(address, By::SystemCall, false),
     };
-    let mut sites: Vec<AnySite> = code.all().into_iter().map(site).collect();
+    let mut sites: Vec<AnySite> = calls.into_iter().map(site).collect();
     sites.retain(|site| site.window != Err(Reason::NotReached));
     sites.sort_by_key(|site| site.address);
     AllSites {
@@ -186,7 +189,8 @@ pub fn analyse(bytes: &[u8]) -> Result<Analysis, String> {
     if wanted.is_empty() || file.add_tables(bytes).is_none() {
         return Ok(Analysis::default());
     }
-    let code = Code::new(&file);
+    let addresses: Vec<u64> = wanted.iter().map(|(address, ..)| *address).collect();
+    let code = Code::around(&file, &addresses);
     // Go's form for all calls is that of some for one call, too.
     wanted.retain(|(address, calls, _)| *calls != Calls::Any || code.number(*address).is_none());
     let sites = wanted.into_iter().map(|(address, calls, by)| Site {

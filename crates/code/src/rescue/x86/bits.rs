@@ -24,6 +24,12 @@ impl Bits {
         }
     }
 
+    pub(crate) fn remove(&mut self, number: usize) {
+        if self.has(number) {
+            self.words[number / 64] &= !(1 << (number % 64));
+        }
+    }
+
     pub(crate) fn has(&self, number: usize) -> bool {
         number < self.limit && self.words[number / 64] & 1 << (number % 64) != 0
     }
@@ -54,5 +60,7 @@ mod tests {
         assert_eq!(bits.last_before(129, 70), Some(64));
         assert_eq!(bits.last_before(64, 60), None);
         assert!(bits.has(129) && !bits.has(130));
+        [129, 130].into_iter().for_each(|number| bits.remove(number));
+        assert!(!bits.has(129) && bits.has(64));
     }
 }

@@ -1,9 +1,12 @@
-//! Where instructions begin, and where code can jump to.
+//! Where instructions begin near system calls, and where code can jump to.
 //!
-//! Both are found from every function that the file states, along all branches. An address counts as a *landing* also
-//! if only a wrong decoding jumps to it, or a word of data looks like it: a landing too many only leaves a site alone.
+//! Every jump of 32 bits, and every address that code takes, is looked for at each byte of the file, since where
+//! instructions begin is not known. Functions near a site are decoded, along all branches. An address counts as a
+//! *landing* also if only a wrong decoding jumps to it, or a word of data looks like it: a landing too many only leaves
+//! a site alone.
 
 use std::cmp::Reverse;
+use std::ops::Range;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 
@@ -18,9 +21,13 @@ const MOST_TABLE_WORDS: usize = 16 << 10;
 const MOST_ALL_TABLE_WORDS: usize = 256 << 20;
 const MOST_INSTRUCTIONS: usize = 512 << 20;
 
-/// Result of decoding a file.
+/// Bytes before and behind a site that are examined. The furthest that a window depends on is a short jump (127 bytes)
+/// to a relay, which is within another one of an instruction, of which there are up to 7 (15 bytes each) before the site.
+const REACH: u64 = 512;
+
+/// Result of decoding a file near some addresses. Nothing is known of the rest.
 pub(crate) struct Flow {
-    /// Whether all of it was decoded. If not, nothing is proven.
+    /// Whether all that is near was decoded. If not, nothing is proven.
     pub is_complete: bool,
     /// For each executable part, the offsets at which an instruction begins that is reached from a function.
     begins: Vec<Bits>,
@@ -31,10 +38,13 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    pub(crate) fn analyse(file: &File<'_>) -> Flow {
+    pub(crate) fn around(file: &File<'_>, sites: &[u64]) -> Flow {
         let bits = || file.code.iter().map(|part| Bits::new(part.bytes.len())).collect();
+        let near = near(file, sites);
         let mut search = Search {
             file,
+            undecoded: undecoded(file, &near),
+            near,
             flow: Flow {
                 is_complete: true,
                 begins: bits(),
@@ -42,7 +52,6 @@ impl Flow {
                 ends: bits(),
             },
             next: Vec::new(),
-            known: bits(),
             tables: Default::default(),
             words_left: MOST_ALL_TABLE_WORDS,
             instructions_left: MOST_INSTRUCTIONS,
@@ -52,20 +61,14 @@ impl Flow {
         for object in &file.objects {
             search.mark(*object);
         }
-        if file.is_fixed {
-            file.data
-                .iter()
-                .chain(&file.code)
-                .for_each(|part| search.words(part, 0));
-        }
         // Tables for switches of i386's position-independent code.
-        if let Some(base) = file.global_offsets.filter(|_| search.bits() == 32) {
-            file.data
-                .iter()
-                .chain(&file.code)
-                .for_each(|part| search.words(part, base));
+        let relative = file.global_offsets.filter(|_| search.bits() == 32);
+        for base in file.is_fixed.then_some(0).into_iter().chain(relative) {
+            file.data.iter().for_each(|part| search.words(part, base, 4));
+            // Constants of instructions are at any byte.
+            file.code.iter().for_each(|part| search.words(part, base, 1));
         }
-        file.code.iter().for_each(|part| search.any_jump(part));
+        file.code.iter().for_each(|part| search.any(part));
         // The longest first, of those with one start: the others are a part of it.
         let mut functions: Vec<_> = file.functions.iter().map(|f| (f.start, Reverse(f.end))).collect();
         functions.sort_unstable();
@@ -81,7 +84,11 @@ impl Flow {
                 }
             }
             if decoded.last().is_none_or(|(before, _)| *before < start) {
-                decoded.push((start, search.straight(start, end)));
+                let to = match search.is_near(&(start..end)) {
+                    true => search.straight(start, end),
+                    false => end.max(start),
+                };
+                decoded.push((start, to));
             }
         }
         file.code.iter().for_each(|part| search.sweep(part, &decoded));
@@ -95,7 +102,7 @@ impl Flow {
     }
 
     /// Returns the first beginning of an instruction in the range.
-    pub(crate) fn begin_in(&self, part: usize, range: std::ops::Range<usize>) -> Option<usize> {
+    pub(crate) fn begin_in(&self, part: usize, range: Range<usize>) -> Option<usize> {
         self.begins[part].first_in(range)
     }
 
@@ -112,18 +119,62 @@ impl Flow {
     }
 
     /// Returns the first offset in the range that something may jump to.
-    pub(crate) fn landing_in(&self, part: usize, range: std::ops::Range<usize>) -> Option<usize> {
+    pub(crate) fn landing_in(&self, part: usize, range: Range<usize>) -> Option<usize> {
         self.lands[part].first_in(range)
     }
 }
 
+/// Returns the functions near these sites, and the bytes near them that are in none; in order, none overlapping.
+fn near(file: &File<'_>, sites: &[u64]) -> Vec<Range<u64>> {
+    let around = |site: &u64| site.saturating_sub(REACH)..site.saturating_add(REACH);
+    let near = merged(sites.iter().map(around).collect());
+    let is_near = |function: &&Range<u64>| overlaps(&near, function);
+    let functions = file.functions.iter().filter(is_near).cloned().collect::<Vec<_>>();
+    merged([near, functions].concat())
+}
+
+/// Returns the offsets in each executable part of all addresses in these ranges.
+fn undecoded(file: &File<'_>, near: &[Range<u64>]) -> Vec<Bits> {
+    let offsets_in = |part: &Part<'_>| {
+        let mut offsets = Bits::new(part.bytes.len());
+        let end = part.address + part.bytes.len() as u64;
+        for range in near {
+            let inside = range.start.max(part.address)..range.end.min(end);
+            inside.for_each(|address| offsets.add((address - part.address) as usize));
+        }
+        offsets
+    };
+    file.code.iter().map(offsets_in).collect()
+}
+
+/// Returns ranges in order, those that overlap as one.
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|range, before| {
+        let is_one = range.start <= before.end;
+        if is_one {
+            before.end = before.end.max(range.end);
+        }
+        is_one
+    });
+    ranges
+}
+
+/// Returns whether a range overlaps one of these, which are in order.
+fn overlaps(ranges: &[Range<u64>], range: &Range<u64>) -> bool {
+    let next = ranges.partition_point(|other| other.end <= range.start);
+    ranges.get(next).is_some_and(|other| other.start < range.end)
+}
+
 struct Search<'a, 'f> {
     file: &'a File<'f>,
+    /// The addresses to examine, in order.
+    near: Vec<Range<u64>>,
     flow: Flow,
-    /// Landings whose code is not decoded yet.
+    /// Landings near sites whose code is not decoded yet.
     next: Vec<u64>,
-    /// For each executable part, the offsets that are or were among `next`.
-    known: Vec<Bits>,
+    /// For each executable part, the offsets near sites that neither are nor were among `next`.
+    undecoded: Vec<Bits>,
     /// Addresses of tables of relative addresses that were read.
     tables: std::collections::HashSet<u64>,
     words_left: usize,
@@ -133,6 +184,10 @@ struct Search<'a, 'f> {
 impl Search<'_, '_> {
     fn bits(&self) -> u32 {
         super::bits_of(self.file.isa)
+    }
+
+    fn is_near(&self, range: &Range<u64>) -> bool {
+        overlaps(&self.near, range)
     }
 
     /// Notes that something may jump to an address.
@@ -147,9 +202,9 @@ impl Search<'_, '_> {
     /// Notes that code jumps to an address, or a pointer names it: an instruction begins there.
     fn land(&mut self, address: u64) {
         if let Some((part, offset)) = self.mark(address)
-            && !self.known[part].has(offset)
+            && self.undecoded[part].has(offset)
         {
-            self.known[part].add(offset);
+            self.undecoded[part].remove(offset);
             self.next.push(address);
         }
     }
@@ -197,7 +252,9 @@ impl Search<'_, '_> {
                 return instruction.ip();
             }
             self.flow.begins[part].add(offset);
-            self.targets(&instruction);
+            if let Some(target) = target(&instruction) {
+                self.land(target);
+            }
             let ends = matches!(
                 instruction.flow_control(),
                 FlowControl::UnconditionalBranch
@@ -212,35 +269,6 @@ impl Search<'_, '_> {
         decoder.ip()
     }
 
-    /// Notes the addresses that an instruction jumps to, or takes.
-    fn targets(&mut self, instruction: &Instruction) {
-        for operand in 0..instruction.op_count() {
-            match instruction.op_kind(operand) {
-                OpKind::NearBranch32 | OpKind::NearBranch64 => self.land(instruction.near_branch_target()),
-                OpKind::Memory if instruction.is_ip_rel_memory_operand() => {
-                    let address = instruction.ip_rel_memory_address();
-                    if instruction.mnemonic() == iced_x86::Mnemonic::Lea {
-                        self.land(address);
-                        self.table(address);
-                    }
-                }
-                // i386: lea table@GOTOFF(%ebx), %eax.
-                OpKind::Memory => {
-                    if let Some(base) = self.file.global_offsets.filter(|_| self.bits() == 32) {
-                        self.mark(base.wrapping_add(instruction.memory_displacement64()) & 0xffff_ffff);
-                    }
-                }
-                OpKind::Immediate32 | OpKind::Immediate32to64 | OpKind::Immediate64 if self.file.is_fixed => {
-                    let address = instruction.immediate(operand);
-                    if self.file.place(address).is_some() {
-                        self.land(address);
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-
     /// Reads a table of addresses relative to itself, as compilers make them for switches: up to a word that names no
     /// code.
     fn table(&mut self, base: u64) {
@@ -248,10 +276,7 @@ impl Search<'_, '_> {
         let Some(bytes) = parts.filter_map(|part| part.bytes.get(part.offset(base)?..)).next() else {
             return;
         };
-        if !self.tables.insert(base) {
-            return;
-        }
-        for word in bytes.chunks_exact(4).take(MOST_TABLE_WORDS) {
+        for (index, word) in bytes.chunks_exact(4).take(MOST_TABLE_WORDS).enumerate() {
             let Some(left) = self.words_left.checked_sub(1) else {
                 self.flow.is_complete = false;
                 return;
@@ -259,46 +284,54 @@ impl Search<'_, '_> {
             self.words_left = left;
             let relative = i32::from_le_bytes([word[0], word[1], word[2], word[3]]);
             let address = base.wrapping_add_signed(relative.into());
-            if self.file.place(address).is_none() {
+            // Most are none, and not worth to be remembered.
+            if self.file.place(address).is_none() || (index == 0 && !self.tables.insert(base)) {
                 return;
             }
             self.land(address);
         }
     }
 
-    /// Notes every address in the words of 8 and 4 bytes of a file, which state it relative to `base`. Constants in
-    /// instructions are found by decoding them.
-    fn words(&mut self, part: &Part<'_>, base: u64) {
-        let skipped = part.address.wrapping_neg() as usize % 4;
+    /// Notes every address in the words of 8 and 4 bytes of a part, which state it relative to `base`: those at
+    /// multiples of `step` bytes.
+    fn words(&mut self, part: &Part<'_>, base: u64, step: usize) {
+        let skipped = part.address.wrapping_neg() as usize % step;
         let words = part.bytes.get(skipped..).unwrap_or_default();
-        let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        let mut words = words.chunks_exact(4).map(word).peekable();
-        while let Some(low) = words.next() {
+        let word = |at: usize| Some(u32::from_le_bytes(words.get(at..at + 4)?.try_into().ok()?));
+        for at in (0..words.len()).step_by(step) {
+            let Some(low) = word(at) else { break };
             self.mark(base.wrapping_add(low.into()) & 0xffff_ffff);
-            if let Some(high) = words.peek().filter(|high| **high != 0 && base == 0) {
-                self.mark(u64::from(*high) << 32 | u64::from(low));
+            if let Some(high) = word(at + 4).filter(|high| *high != 0 && base == 0) {
+                self.mark(u64::from(high) << 32 | u64::from(low));
             }
         }
     }
 
-    /// Notes the target of whatever looks like a jump of 32 bits, at any byte: so none is missed, wherever instructions
-    /// begin.
-    fn any_jump(&mut self, part: &Part<'_>) {
+    /// Notes the target of whatever looks like a jump of 32 bits, or an address relative to it, at any byte: so none is
+    /// missed, wherever instructions begin.
+    fn any(&mut self, part: &Part<'_>) {
         let is_32_bit = self.bits() == 32;
-        for (offset, bytes) in part.bytes.windows(6).enumerate() {
-            let word = |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-            let after = |size: u64, relative: i32| {
-                let target = (part.address + offset as u64 + size).wrapping_add_signed(relative.into());
-                if is_32_bit { target & 0xffff_ffff } else { target }
+        let opcodes =
+            memchr::memchr3_iter(0xe8, 0xe9, 0x8d, part.bytes).chain(memchr::memchr2_iter(0x0f, 0xc7, part.bytes));
+        for offset in opcodes {
+            let bytes = &part.bytes[offset..];
+            let (size, is_lea) = match (bytes[0], bytes.get(1)) {
+                (0xe8 | 0xe9, _) => (5, false),
+                // xbegin is the last.
+                (0x0f, Some(0x80..=0x8f)) | (0xc7, Some(0xf8)) => (6, false),
+                // lea, relative to the instruction's end.
+                (0x8d, Some(operands)) if !is_32_bit && operands & 0xc7 == 0x05 => (6, true),
+                _ => continue,
             };
-            match bytes[..2] {
-                [0xe8 | 0xe9, _] => {
-                    self.mark(after(5, word(1)));
-                }
-                [0x0f, 0x80..=0x8f] => {
-                    self.mark(after(6, word(2)));
-                }
-                _ => {}
+            let Some(relative) = bytes.get(size - 4..size).and_then(|bytes| bytes.try_into().ok()) else {
+                continue;
+            };
+            let end = part.address + (offset + size) as u64;
+            let target = end.wrapping_add_signed(i32::from_le_bytes(relative).into());
+            let target = if is_32_bit { target & 0xffff_ffff } else { target };
+            self.land(target);
+            if is_lea {
+                self.table(target);
             }
         }
     }
@@ -313,7 +346,9 @@ impl Search<'_, '_> {
         let from = std::iter::once(part.address).chain(decoded.iter().map(|(_, to)| *to));
         let to = decoded.iter().map(|(start, _)| *start).chain([end]);
         for (from, to) in from.zip(to) {
-            self.gap(part, from, to);
+            if self.is_near(&(from..to)) {
+                self.gap(part, from, to);
+            }
         }
     }
 
@@ -326,15 +361,15 @@ impl Search<'_, '_> {
         let mut instruction = Instruction::default();
         while decoder.can_decode() && decoder.ip() < to && self.is_affordable() {
             decoder.decode_out(&mut instruction);
-            for operand in 0..instruction.op_count() {
-                match instruction.op_kind(operand) {
-                    OpKind::NearBranch32 | OpKind::NearBranch64 => self.mark(instruction.near_branch_target()),
-                    OpKind::Immediate32 | OpKind::Immediate32to64 | OpKind::Immediate64 if self.file.is_fixed => {
-                        self.mark(instruction.immediate(operand))
-                    }
-                    _ => None,
-                };
+            if let Some(target) = target(&instruction) {
+                self.mark(target);
             }
         }
     }
+}
+
+/// Returns the address that an instruction jumps to.
+fn target(instruction: &Instruction) -> Option<u64> {
+    let is_near = matches!(instruction.op0_kind(), OpKind::NearBranch32 | OpKind::NearBranch64);
+    is_near.then(|| instruction.near_branch_target())
 }

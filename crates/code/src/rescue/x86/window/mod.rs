@@ -78,19 +78,9 @@ fn is_call_32(code: &[u8]) -> bool {
 const SYSCALL: [u8; SYSCALL_BYTES] = [0x0f, 0x05];
 const INT_80: [u8; SYSCALL_BYTES] = [0xcd, 0x80];
 
-/// Returns the addresses of all `syscall` instructions that are reached, each with its number if an instruction shortly
-/// before loads it.
-pub(crate) fn all(file: &File<'_>, flow: &Flow) -> Vec<(u64, Option<u32>)> {
-    let parts = file.code.iter().enumerate();
-    let sites = parts.flat_map(|(part, code)| {
-        let calls = memmem::find_iter(code.bytes, &SYSCALL).filter(move |at| flow.begins((part, *at)));
-        calls.map(move |at| (part, at))
-    });
-    let site = |place: (usize, usize)| {
-        let search = Search { file, flow, place };
-        (search.address(place.1), search.number())
-    };
-    sites.map(site).collect()
+/// Returns the offsets of the bytes that can be a `syscall` instruction.
+pub(crate) fn all(code: &[u8]) -> impl Iterator<Item = usize> {
+    memmem::find_iter(code, &SYSCALL)
 }
 
 /// Returns the number of the system call at this address, if an instruction shortly before loads it.

@@ -43,8 +43,8 @@ fn window_of(
         entry: at,
     };
     change(&mut file);
-    let flow = Flow::analyse(&file);
-    find(&file, &flow, at + before.len() as u64, By::SystemCall, false)
+    let site = at + before.len() as u64;
+    find(&file, &Flow::around(&file, &[site]), site, By::SystemCall, false)
 }
 
 fn window(before: &[&[u8]], behind: &[&[u8]]) -> Result<Window, Reason> {
@@ -140,6 +140,44 @@ fn a_jump_into_the_window_refuses_it_wherever_it_comes_from() {
         });
     });
     assert_eq!(refusal, refused);
+}
+
+#[test]
+fn a_jump_from_code_that_is_far_away_and_not_decoded_refuses_the_window_too() {
+    let two: [&[u8]; 2] = [&[0x48, 0x89, 0xe6], &[0x31, 0xff]];
+    let (start, into) = (0x40_0000, 0x40_0003_u64);
+    // Code of a function of its own, which ends with 32 bits that are relative to their end, or not.
+    let refusal = |opcode: &[u8], is_relative: bool, into: u64, change: &dyn Fn(&mut File<'_>)| {
+        let far: &[u8] = &[0x90; 4000];
+        let end = start + 8 + far.len() as u64 + opcode.len() as u64 + 4;
+        let word = if is_relative { into.wrapping_sub(end) } else { into } as u32;
+        window_at(start, &two, &[RET, far, opcode, &word.to_le_bytes(), RET], |file| {
+            file.is_fixed = !is_relative;
+            file.functions = vec![start..start + 8, end - 11..end + 1];
+            change(file);
+        })
+    };
+    let refused = Err(Reason::Landing(into));
+    let jumps: [&[u8]; 5] = [&[0xe8], &[0xe9], &[0x0f, 0x84], &[0xc7, 0xf8], &[0x4c, 0x8d, 0x3d]];
+    for opcode in jumps {
+        assert_eq!(refusal(opcode, true, into, &|_| {}), refused, "{opcode:02x?}");
+        // To the call itself.
+        assert!(refusal(opcode, true, start + 5, &|_| {}).is_ok(), "{opcode:02x?}");
+    }
+    // mov $into, %edi; mov $into, %r15; push $into; movl $into, 8(%rsp)
+    let constants: [&[u8]; 4] = [&[0xbf], &[0x49, 0xc7, 0xc7], &[0x68], &[0xc7, 0x44, 0x24, 0x08]];
+    for opcode in constants {
+        assert_eq!(refusal(opcode, false, into, &|_| {}), refused, "{opcode:02x?}");
+    }
+    // lea table(%rip), %rcx.
+    let table = 0x60_0000;
+    let add_table = |file: &mut File<'_>| {
+        file.data.push(Part {
+            address: table,
+            bytes: (into.wrapping_sub(table) as u32).to_le_bytes().to_vec().leak(),
+        });
+    };
+    assert_eq!(refusal(&[0x48, 0x8d, 0x0d], true, table, &add_table), refused);
 }
 
 #[test]
@@ -270,13 +308,13 @@ fn a_load_of_a_vsyscall_is_replaced_in_its_constant() {
         global_offsets: None,
         entry: 0x40_0000,
     };
-    let found = find(&file, &Flow::analyse(&file), 0x40_0003, By::Vsyscall, true).unwrap();
+    let found = find(&file, &Flow::around(&file, &[0x40_0003]), 0x40_0003, By::Vsyscall, true).unwrap();
     assert_eq!(
         (found.kind, found.address, found.bytes),
         (Kind::Vsyscall, 0x40_0003, vec![0, 0, 0x60, 0xff])
     );
     file.is_fixed = false;
-    let refused = find(&file, &Flow::analyse(&file), 0x40_0003, By::Vsyscall, true);
+    let refused = find(&file, &Flow::around(&file, &[0x40_0003]), 0x40_0003, By::Vsyscall, true);
     assert_eq!(refused, Err(Reason::Movable));
 }
 
@@ -328,8 +366,8 @@ fn kept(before: &[&[u8]], behind: &[&[u8]], landing: Option<usize>) -> Result<Wi
         global_offsets: None,
         entry: 0x40_0000,
     };
-    let flow = Flow::analyse(&file);
-    find(&file, &flow, 0x40_0000 + before.len() as u64, By::SystemCall, true)
+    let site = 0x40_0000 + before.len() as u64;
+    find(&file, &Flow::around(&file, &[site]), site, By::SystemCall, true)
 }
 
 #[test]
