@@ -12,6 +12,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import stat
@@ -79,8 +80,11 @@ def outcome(prefix, program, argument):
                 process.wait()
                 end_session(process.pid)
             out.seek(0)
-            # The directory's name is in some programs' output.
-            return (status, out.read(MOST_BYTES).replace(home.encode(), b"HOME")) if status is not None else None
+            if status is None:
+                return None
+            # The directory's name is in some programs' output. fastpath warns of sites that it leaves alone.
+            text = out.read(MOST_BYTES).replace(home.encode(), b"HOME")
+            return status, re.sub(rb"(?m)^fastpath: warning: .*\n", b"", text)
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
