@@ -147,11 +147,15 @@ fn a_setuid_program_that_replaces_the_examined_one_is_not_injected() {
         &user[..],
         &[&exchanged, "400", link.to_str().expect("UTF-8"), &plain, &setuid],
     ];
-    let outcome = finish(served(&command.concat())).expect_success();
-    let count = |line: &str| outcome.out.lines().filter(|said| *said == line).count();
-    assert!(
-        count("root untouched") > 0 && count("user served") > 0,
-        "only one of the two programs ran: {outcome:#?}"
-    );
-    assert_eq!(count("root served"), 0, "{outcome:#?}");
+    // On a busy host, each exec of a row can find the same program.
+    let mut said = String::new();
+    for _ in 0..10 {
+        said += &finish(served(&command.concat())).expect_success().out;
+        let count = |line: &str| said.lines().filter(|said| *said == line).count();
+        assert_eq!(count("root served"), 0, "{said}");
+        if count("root untouched") > 0 && count("user served") > 0 {
+            return;
+        }
+    }
+    panic!("only one of the two programs ran: {said}");
 }
