@@ -120,12 +120,17 @@ impl Attendant {
                 return false;
             }
         }
-        tracee.detach(0).is_ok()
+        let runs = tracee.detach(0).is_ok();
+        if runs {
+            // Its first request is for its libraries. They are scanned while it loads them: before, that would take a CPU
+            // from this thread, for which the program waits.
+            crate::program::scan_own_libraries(&self.config.scans);
+        }
+        runs
     }
 
-    /// Answers requests for as long as the process lives. The first one is for libraries: they are scanned before.
+    /// Answers requests for as long as the process lives.
     pub fn serve(self: Arc<Self>) {
-        crate::program::scan_own_libraries(&self.config.scans);
         self.idle.fetch_add(1, Ordering::AcqRel);
         self.follow();
     }
