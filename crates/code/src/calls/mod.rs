@@ -219,7 +219,7 @@ pub fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::R
 }
 
 /// Reads a little-endian word of 32 bits.
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 

@@ -90,7 +90,7 @@ struct Code<'a, 'f> {
 }
 
 impl<'a, 'f> Code<'a, 'f> {
-    fn around(file: &'a file::File<'f>, sites: &[u64]) -> Code<'a, 'f> {
+    fn around(file: &'a file::File<'f>, sites: impl IntoIterator<Item = u64>) -> Code<'a, 'f> {
         let is_x86 = file.isa != Isa::Aarch64;
         Code {
             file,
@@ -143,8 +143,7 @@ pub fn analyse_all(bytes: &[u8]) -> AllSites {
         return AllSites::default();
     }
     let calls: Vec<(u64, Option<u32>)> = file.code.iter().flat_map(|part| all(file.isa, part)).collect();
-    let addresses: Vec<u64> = calls.iter().map(|(address, _)| *address).collect();
-    let code = Code::around(&file, &addresses);
+    let code = Code::around(&file, calls.iter().map(|(address, _)| *address));
     let arguments: HashSet<u64> = file.code.iter().flat_map(|part| dynamic(file.isa, part)).collect();
     let site = |(address, number): (u64, Option<u32>)| AnySite {
         address,
@@ -189,8 +188,7 @@ pub fn analyse(bytes: &[u8]) -> Result<Analysis, String> {
     if wanted.is_empty() || file.add_tables(bytes).is_none() {
         return Ok(Analysis::default());
     }
-    let addresses: Vec<u64> = wanted.iter().map(|(address, ..)| *address).collect();
-    let code = Code::around(&file, &addresses);
+    let code = Code::around(&file, wanted.iter().map(|(address, ..)| *address));
     // Go's form for all calls is that of some for one call, too.
     wanted.retain(|(address, calls, _)| *calls != Calls::Any || code.number(*address).is_none());
     let sites = wanted.into_iter().map(|(address, calls, by)| Site {

@@ -24,10 +24,13 @@ impl Bits {
         }
     }
 
-    pub(crate) fn remove(&mut self, number: usize) {
-        if self.has(number) {
+    /// Removes a number. Returns whether it was there.
+    pub(crate) fn remove(&mut self, number: usize) -> bool {
+        let was_there = self.has(number);
+        if was_there {
             self.words[number / 64] &= !(1 << (number % 64));
         }
+        was_there
     }
 
     pub(crate) fn has(&self, number: usize) -> bool {
@@ -60,7 +63,7 @@ mod tests {
         assert_eq!(bits.last_before(129, 70), Some(64));
         assert_eq!(bits.last_before(64, 60), None);
         assert!(bits.has(129) && !bits.has(130));
-        [129, 130].into_iter().for_each(|number| bits.remove(number));
+        assert!(bits.remove(129) && !bits.remove(129) && !bits.remove(130));
         assert!(!bits.has(129) && bits.has(64));
     }
 }

@@ -11,6 +11,7 @@ use std::ops::Range;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 
 use super::bits::Bits;
+use crate::calls::word;
 use crate::rescue::file::{File, Part};
 
 /// Most words of one table of relative addresses.
@@ -21,8 +22,8 @@ const MOST_TABLE_WORDS: usize = 16 << 10;
 const MOST_ALL_TABLE_WORDS: usize = 256 << 20;
 const MOST_INSTRUCTIONS: usize = 512 << 20;
 
-/// Bytes before and behind a site that are examined. The furthest that a window depends on is a short jump (127 bytes)
-/// to a relay, which is within another one of an instruction, of which there are up to 7 (15 bytes each) before the site.
+/// Bytes before and behind a site that are examined: up to 7 instructions (15 bytes each), a relay within a short jump
+/// (127 bytes) of one of them, and code within a short jump of the relay.
 const REACH: u64 = 512;
 
 /// Result of decoding a file near some addresses. Nothing is known of the rest.
@@ -38,7 +39,7 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    pub(crate) fn around(file: &File<'_>, sites: &[u64]) -> Flow {
+    pub(crate) fn around(file: &File<'_>, sites: impl IntoIterator<Item = u64>) -> Flow {
         let bits = || file.code.iter().map(|part| Bits::new(part.bytes.len())).collect();
         let near = near(file, sites);
         let mut search = Search {
@@ -68,7 +69,7 @@ impl Flow {
             // Constants of instructions are at any byte.
             file.code.iter().for_each(|part| search.words(part, base, 1));
         }
-        file.code.iter().for_each(|part| search.any(part));
+        file.code.iter().for_each(|part| search.relative_addresses(part));
         // The longest first, of those with one start: the others are a part of it.
         let mut functions: Vec<_> = file.functions.iter().map(|f| (f.start, Reverse(f.end))).collect();
         functions.sort_unstable();
@@ -125,9 +126,9 @@ impl Flow {
 }
 
 /// Returns the functions near these sites, and the bytes near them that are in none; in order, none overlapping.
-fn near(file: &File<'_>, sites: &[u64]) -> Vec<Range<u64>> {
-    let around = |site: &u64| site.saturating_sub(REACH)..site.saturating_add(REACH);
-    let near = merged(sites.iter().map(around).collect());
+fn near(file: &File<'_>, sites: impl IntoIterator<Item = u64>) -> Vec<Range<u64>> {
+    let around = |site: u64| site.saturating_sub(REACH)..site.saturating_add(REACH);
+    let near = merged(sites.into_iter().map(around).collect());
     let is_near = |function: &&Range<u64>| overlaps(&near, function);
     let functions = file.functions.iter().filter(is_near).cloned().collect::<Vec<_>>();
     merged([near, functions].concat())
@@ -202,9 +203,8 @@ impl Search<'_, '_> {
     /// Notes that code jumps to an address, or a pointer names it: an instruction begins there.
     fn land(&mut self, address: u64) {
         if let Some((part, offset)) = self.mark(address)
-            && self.undecoded[part].has(offset)
+            && self.undecoded[part].remove(offset)
         {
-            self.undecoded[part].remove(offset);
             self.next.push(address);
         }
     }
@@ -284,7 +284,7 @@ impl Search<'_, '_> {
             self.words_left = left;
             let relative = i32::from_le_bytes([word[0], word[1], word[2], word[3]]);
             let address = base.wrapping_add_signed(relative.into());
-            // Most are none, and not worth to be remembered.
+            // Most bases have no table, and need not be remembered.
             if self.file.place(address).is_none() || (index == 0 && !self.tables.insert(base)) {
                 return;
             }
@@ -297,11 +297,10 @@ impl Search<'_, '_> {
     fn words(&mut self, part: &Part<'_>, base: u64, step: usize) {
         let skipped = part.address.wrapping_neg() as usize % step;
         let words = part.bytes.get(skipped..).unwrap_or_default();
-        let word = |at: usize| Some(u32::from_le_bytes(words.get(at..at + 4)?.try_into().ok()?));
         for at in (0..words.len()).step_by(step) {
-            let Some(low) = word(at) else { break };
+            let Some(low) = word(words, at) else { break };
             self.mark(base.wrapping_add(low.into()) & 0xffff_ffff);
-            if let Some(high) = word(at + 4).filter(|high| *high != 0 && base == 0) {
+            if let Some(high) = word(words, at + 4).filter(|high| *high != 0 && base == 0) {
                 self.mark(u64::from(high) << 32 | u64::from(low));
             }
         }
@@ -309,7 +308,7 @@ impl Search<'_, '_> {
 
     /// Notes the target of whatever looks like a jump of 32 bits, or an address relative to it, at any byte: so none is
     /// missed, wherever instructions begin.
-    fn any(&mut self, part: &Part<'_>) {
+    fn relative_addresses(&mut self, part: &Part<'_>) {
         let is_32_bit = self.bits() == 32;
         let opcodes =
             memchr::memchr3_iter(0xe8, 0xe9, 0x8d, part.bytes).chain(memchr::memchr2_iter(0x0f, 0xc7, part.bytes));
@@ -323,11 +322,11 @@ impl Search<'_, '_> {
                 (0x8d, Some(operands)) if !is_32_bit && operands & 0xc7 == 0x05 => (6, true),
                 _ => continue,
             };
-            let Some(relative) = bytes.get(size - 4..size).and_then(|bytes| bytes.try_into().ok()) else {
+            let Some(relative) = word(bytes, size - 4) else {
                 continue;
             };
             let end = part.address + (offset + size) as u64;
-            let target = end.wrapping_add_signed(i32::from_le_bytes(relative).into());
+            let target = end.wrapping_add_signed(relative.cast_signed().into());
             let target = if is_32_bit { target & 0xffff_ffff } else { target };
             self.land(target);
             if is_lea {
@@ -336,8 +335,7 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Notes the targets of all jumps in a part, and the addresses in its constants, as it decodes from its start, and
-    /// anew from each function. `decoded`: where each function begins, and up to where it has been decoded.
+    /// Notes the targets of all jumps near sites, as a part is decoded from its start, and anew from each function. `decoded`: where each function begins, and up to where it has been decoded.
     fn sweep(&mut self, part: &Part<'_>, decoded: &[(u64, u64)]) {
         let end = part.address + part.bytes.len() as u64;
         let inside = decoded.partition_point(|(start, _)| *start < part.address)

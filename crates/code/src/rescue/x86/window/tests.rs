@@ -44,7 +44,7 @@ fn window_of(
     };
     change(&mut file);
     let site = at + before.len() as u64;
-    find(&file, &Flow::around(&file, &[site]), site, By::SystemCall, false)
+    find(&file, &Flow::around(&file, [site]), site, By::SystemCall, false)
 }
 
 fn window(before: &[&[u8]], behind: &[&[u8]]) -> Result<Window, Reason> {
@@ -308,13 +308,13 @@ fn a_load_of_a_vsyscall_is_replaced_in_its_constant() {
         global_offsets: None,
         entry: 0x40_0000,
     };
-    let found = find(&file, &Flow::around(&file, &[0x40_0003]), 0x40_0003, By::Vsyscall, true).unwrap();
+    let found = find(&file, &Flow::around(&file, [0x40_0003]), 0x40_0003, By::Vsyscall, true).unwrap();
     assert_eq!(
         (found.kind, found.address, found.bytes),
         (Kind::Vsyscall, 0x40_0003, vec![0, 0, 0x60, 0xff])
     );
     file.is_fixed = false;
-    let refused = find(&file, &Flow::around(&file, &[0x40_0003]), 0x40_0003, By::Vsyscall, true);
+    let refused = find(&file, &Flow::around(&file, [0x40_0003]), 0x40_0003, By::Vsyscall, true);
     assert_eq!(refused, Err(Reason::Movable));
 }
 
@@ -367,7 +367,7 @@ fn kept(before: &[&[u8]], behind: &[&[u8]], landing: Option<usize>) -> Result<Wi
         entry: 0x40_0000,
     };
     let site = 0x40_0000 + before.len() as u64;
-    find(&file, &Flow::around(&file, &[site]), site, By::SystemCall, true)
+    find(&file, &Flow::around(&file, [site]), site, By::SystemCall, true)
 }
 
 #[test]
