@@ -26,6 +26,8 @@ const SIGNIFICANT: f64 = 4.0;
 /// Successive points have correlated errors where the kernel's clock advances in steps. A few of them together may be
 /// off by this part of half a bracket without a change of rate.
 const SYSTEMATIC: f64 = 8.0;
+/// Part by which a bracket is wider than the narrowest if its read was delayed.
+const DELAYED: f64 = 0.2;
 /// Lower bound of a clock's noise.
 const LEAST_NOISE_NS: f64 = 0.5;
 /// Least value of the promised error: half of the least cost of a system call.
@@ -292,36 +294,54 @@ impl Track {
     /// Drops the points from before the clock's rate changed, if the newest ones show that it did.
     ///
     /// The newest one alone counts if it is beyond the error of its bracket; two, four and eight of them if they are
-    /// beyond chance.
+    /// beyond chance, and beyond what delayed the reads.
     fn forget_another_rate(&mut self) -> bool {
         let count = self.points.len();
         let noise_ns = self.noise_ns();
+        let narrowest_cycles = (self.widths.narrowest_cycles() + 1) as f64;
+        // What delayed a read is all on one side of it. Noise includes smaller differences.
+        let delay_cycles = |point: &Point| {
+            let wider_cycles = point.width_cycles as f64 - narrowest_cycles;
+            if wider_cycles > DELAYED * narrowest_cycles {
+                wider_cycles / 2.0
+            } else {
+                0.0
+            }
+        };
         const TESTS: [(usize, usize); 4] = [(1, 2), (2, 3), (4, 4), (8, 8)];
-        let (mut fit, mut without) = (Fit::default(), [Fit::default(); TESTS.len()]);
+        let (mut fit, mut squares) = (Fit::default(), 0.0);
+        let mut without = [(fit, squares); TESTS.len()];
         for (at, point) in self.points.iter().enumerate() {
             fit.add(point);
+            squares += delay_cycles(point).powi(2);
             if let Some(test) = TESTS.iter().position(|(newest, _)| at + 1 + newest == count) {
-                without[test] = fit;
+                without[test] = (fit, squares);
             }
         }
-        for ((newest, older), fit) in TESTS.into_iter().zip(without) {
+        for ((newest, older), (fit, squares)) in TESTS.into_iter().zip(without) {
             if count < newest + older {
                 break;
             }
             let Some(line) = fit.line() else {
                 continue;
             };
-            let (mut off_ns, mut variance) = (0.0, 0.0);
+            let (mut off_ns, mut variance, mut delay) = (0.0, 0.0, 0.0);
             for point in &self.points[count - newest..] {
                 off_ns += line.residual_ns(point) / newest as f64;
                 variance += line.variance_at(point.cycles) / newest as f64;
+                delay += delay_cycles(point) / newest as f64;
             }
-            let half_width_ns = self.points[count - 1].width_cycles as f64 / 2.0 * line.ns_per_cycle;
-            let limit_ns = if newest == 1 {
-                half_width_ns + 1.0 + SIGNIFICANT * noise_ns * variance.sqrt()
-            } else {
-                half_width_ns / SYSTEMATIC + SIGNIFICANT * noise_ns * (variance + 1.0 / newest as f64).sqrt()
+            // The line is a sum of its points, with weights whose squares add up to its variance.
+            let delay_of_line = (variance * squares).sqrt();
+            let (error_cycles, own_variance) = match newest {
+                1 => (
+                    self.points[count - 1].width_cycles as f64 / 2.0 + 1.0 / line.ns_per_cycle,
+                    0.0,
+                ),
+                _ => (narrowest_cycles / 2.0 / SYSTEMATIC + delay, 1.0 / newest as f64),
             };
+            let explained_ns = (error_cycles + delay_of_line) * line.ns_per_cycle;
+            let limit_ns = explained_ns + SIGNIFICANT * noise_ns * (variance + own_variance).sqrt();
             if off_ns.abs() > limit_ns {
                 self.points.drop_oldest(count - newest.max(2));
                 return true;
