@@ -294,12 +294,12 @@ impl Track {
     /// Drops the points from before the clock's rate changed, if the newest ones show that it did.
     ///
     /// The newest one alone counts if it is beyond the error of its bracket; two, four and eight of them if they are
-    /// beyond chance, and beyond what delayed the reads.
+    /// beyond chance, and beyond the delays that their brackets show.
     fn forget_another_rate(&mut self) -> bool {
         let count = self.points.len();
         let noise_ns = self.noise_ns();
         let narrowest_cycles = (self.widths.narrowest_cycles() + 1) as f64;
-        // What delayed a read is all on one side of it. Noise includes smaller differences.
+        // A delay may be all on one side of the clock's read. Smaller differences are noise.
         let delay_cycles = |point: &Point| {
             let wider_cycles = point.width_cycles as f64 - narrowest_cycles;
             if wider_cycles > DELAYED * narrowest_cycles {
@@ -331,17 +331,17 @@ impl Track {
                 variance += line.variance_at(point.cycles) / newest as f64;
                 delay += delay_cycles(point) / newest as f64;
             }
-            // The line is a sum of its points, with weights whose squares add up to its variance.
-            let delay_of_line = (variance * squares).sqrt();
-            let (error_cycles, own_variance) = match newest {
-                1 => (
-                    self.points[count - 1].width_cycles as f64 / 2.0 + 1.0 / line.ns_per_cycle,
-                    0.0,
-                ),
-                _ => (narrowest_cycles / 2.0 / SYSTEMATIC + delay, 1.0 / newest as f64),
+            let (error_ns, own_variance) = if newest == 1 {
+                let half_width_cycles = self.points[count - 1].width_cycles as f64 / 2.0;
+                (half_width_cycles * line.ns_per_cycle + 1.0, 0.0)
+            } else {
+                let error_cycles = narrowest_cycles / 2.0 / SYSTEMATIC + delay;
+                (error_cycles * line.ns_per_cycle, 1.0 / newest as f64)
             };
-            let explained_ns = (error_cycles + delay_of_line) * line.ns_per_cycle;
-            let limit_ns = explained_ns + SIGNIFICANT * noise_ns * (variance + own_variance).sqrt();
+            // The line is a sum of its points, with weights whose squares add up to its variance.
+            let error_of_line_ns = (variance * squares).sqrt() * line.ns_per_cycle;
+            let by_chance_ns = SIGNIFICANT * noise_ns * (variance + own_variance).sqrt();
+            let limit_ns = error_ns + error_of_line_ns + by_chance_ns;
             if off_ns.abs() > limit_ns {
                 self.points.drop_oldest(count - newest.max(2));
                 return true;

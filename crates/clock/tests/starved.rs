@@ -34,7 +34,8 @@ struct Busy {
     late: f64,
     /// Probability that a refresh comes late, by up to five windows.
     starved: f64,
-    /// Probability that reads of clocks begin to be delayed, for up to eight refreshes: they take up to half as long again.
+    /// Probability that a delay begins. It lasts for up to eight refreshes, in which a read takes up to half as long
+    /// again.
     delayed: f64,
 }
 

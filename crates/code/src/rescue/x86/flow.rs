@@ -335,7 +335,8 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Notes the targets of all jumps near sites, as a part is decoded from its start, and anew from each function. `decoded`: where each function begins, and up to where it has been decoded.
+    /// Notes the targets of all jumps near sites, as a part is decoded from its start, and anew from each function.
+    /// `decoded`: where each function begins, and up to where it has been decoded.
     fn sweep(&mut self, part: &Part<'_>, decoded: &[(u64, u64)]) {
         let end = part.address + part.bytes.len() as u64;
         let inside = decoded.partition_point(|(start, _)| *start < part.address)
