@@ -23,10 +23,8 @@ pub(crate) fn start(
     trial: Trial,
     without_vdso: bool,
 ) -> Result<Arc<Attendant>, String> {
-    let theirs = mailbox.clone();
     let config = InjectionConfig {
         page,
-        mailbox: Box::new(move || theirs.reopen()),
         clocks,
         without_vdso,
         serve: clocks != ClockSet::NONE,

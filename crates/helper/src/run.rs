@@ -239,7 +239,7 @@ impl Helper {
         }
         // The mailbox was in use until the program mapped it.
         drop(kept);
-        let is_needed = || attendant.is_busy() || mailbox.in_use();
+        let is_needed = || mailbox.in_use();
         if let Some(publisher) = publisher.as_mut().filter(|_| !self.program.require) {
             std::thread::sleep(UNDISTURBED);
             if is_needed()

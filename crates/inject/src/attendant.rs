@@ -16,7 +16,7 @@ use crate::abi::{self, Call};
 use crate::credentials::{Assumed, Credentials};
 use crate::error::{Error, Result};
 use crate::install::{self, InjectionConfig};
-use crate::mailbox::{ABANDONED, Held, Request, Shared, Taken};
+use crate::mailbox::{ABANDONED, Held, InUse, Request, Shared, Taken};
 use crate::maps;
 use crate::region;
 use crate::target::{self, Status};
@@ -60,7 +60,6 @@ impl First {
 pub struct Attendant {
     config: InjectionConfig,
     mailbox: Arc<Shared>,
-    visits: AtomicUsize,
     /// Number of threads that wait for requests.
     idle: AtomicUsize,
 }
@@ -71,7 +70,6 @@ impl Attendant {
         Arc::new(Attendant {
             config,
             mailbox,
-            visits: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),
         })
     }
@@ -79,17 +77,6 @@ impl Attendant {
     /// Plans what the first program most likely needs, before it is stopped.
     pub fn prepare(&self) {
         install::prepare(&self.config);
-    }
-
-    /// Returns whether a visit is in progress.
-    pub fn is_busy(&self) -> bool {
-        self.visits.load(Ordering::Acquire) > 0
-    }
-
-    /// Registers a visit that is about to begin.
-    pub fn expect_visit(self: &Arc<Self>) -> Visit {
-        self.visits.fetch_add(1, Ordering::AcqRel);
-        Visit(self.clone())
     }
 
     /// Meets the first program: waits for its exec, then calls `before`, installs, and asks `installed` what to do with
@@ -109,8 +96,10 @@ impl Attendant {
             Ok(false) => return false,
             Ok(true) => {
                 before();
-                status(tracee.pid())
-                    .and_then(|status| install::install(&mut tracee, &status, &self.config, must_see_execs))
+                self.mailbox.keep_in_use().and_then(|mailbox| {
+                    let status = status(tracee.pid())?;
+                    install::install(&mut tracee, &status, &self.config, &mailbox.file, must_see_execs)
+                })
             }
             Err(e) => Err(e),
         };
@@ -146,7 +135,6 @@ impl Attendant {
                 self.mailbox.wait(seen, are_held.then_some(ABANDONED / 2));
                 continue;
             };
-            let visit = self.expect_visit();
             if self.idle.fetch_sub(1, Ordering::AcqRel) == 1 {
                 self.idle.fetch_add(1, Ordering::AcqRel);
                 let next = self.clone();
@@ -156,9 +144,7 @@ impl Attendant {
                     continue;
                 }
             }
-            let answered = self.answer(taken);
-            drop(visit);
-            if answered.is_err() {
+            if self.answer(taken).is_err() {
                 // The end of this thread releases a thread that it may still trace.
                 return;
             }
@@ -261,8 +247,8 @@ impl Attendant {
             let _rights = Assumed::assume(&before)?;
             view.may_serve(&path).map(|_| before)
         });
-        let before = match checked {
-            Ok(before) => before,
+        let (before, mailbox) = match checked.and_then(|before| Ok((before, self.mailbox.keep_in_use()?))) {
+            Ok(checked) => checked,
             Err(e) => {
                 tracee.detach(0)?;
                 return Err(e);
@@ -278,7 +264,7 @@ impl Attendant {
         let met = self
             .wait_for_exec(&mut tracee, true)
             .and_then(|happened| match happened {
-                true => self.install(&mut tracee, &before),
+                true => self.install(&mut tracee, &before, &mailbox),
                 false => Ok(()),
             });
         tracee.detach(0).and(met)
@@ -286,14 +272,14 @@ impl Attendant {
 
     /// Installs in a program that has just started, unless it has rights beyond `before`, those of the program before
     /// it: another file may have replaced the one that was checked.
-    fn install(&self, tracee: &mut Tracee, before: &Credentials) -> Result<()> {
+    fn install(&self, tracee: &mut Tracee, before: &Credentials, mailbox: &InUse<'_>) -> Result<()> {
         let status = status(tracee.pid())?;
         if before.have_grown_to(&Credentials::from_status(&status)?) {
             return Err(Error::Unsupported(
                 "it runs with other privileges than its caller's".into(),
             ));
         }
-        install::install(tracee, &status, &self.config, false).map(drop)
+        install::install(tracee, &status, &self.config, &mailbox.file, false).map(drop)
     }
 
     /// Waits until the exec has happened and the new program is stopped before its first instruction. Returns false if
@@ -420,14 +406,5 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.go();
-    }
-}
-
-/// Counts as a visit in progress.
-pub struct Visit(Arc<Attendant>);
-
-impl Drop for Visit {
-    fn drop(&mut self) {
-        self.0.visits.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -38,8 +38,6 @@ pub struct InjectionConfig {
     pub page: OwnedFd,
     /// Clocks that the page answers.
     pub clocks: ClockSet,
-    /// Opens the mailbox anew: the kernel counts this descriptor as long as a program maps it.
-    pub mailbox: Box<dyn Fn() -> Result<OwnedFd> + Send + Sync>,
     /// Whether programs start as on a host whose kernel gives them no vDSO.
     pub without_vdso: bool,
     /// Whether programs get the synthetic vDSO. If not, they only get the hook, so that their descendants are treated
@@ -114,13 +112,15 @@ fn hooked_file(pid: i32, scans: &sites::Cache, maps: &[Mapping], mapping: &Mappi
     })
 }
 
-/// Installs the region and redirects the program's start through it. `shown` is the status of its process. On an error
-/// the program is as it was. `must_see_execs`: it is an error if the exec of another program would not be noticed.
-/// Otherwise returns why it would not be.
+/// Installs the region and redirects the program's start through it. `shown` is the status of its process; `mailbox` was
+/// opened anew: the kernel counts it as long as a program maps it. On an error the program is as it was.
+/// `must_see_execs`: it is an error if the exec of another program would not be noticed. Otherwise returns why it would
+/// not be.
 pub fn install(
     tracee: &mut Tracee,
     shown: &fastpath_os::Status,
     config: &InjectionConfig,
+    mailbox: &OwnedFd,
     must_see_execs: bool,
 ) -> Result<Option<String>> {
     let registers = tracee.registers()?;
@@ -187,13 +187,12 @@ pub fn install(
     if must_see_execs && start.state.entry != 0 {
         start.state.more_timeouts = MORE_TIMEOUTS;
     }
-    let mailbox = (config.mailbox)()?;
     let region = Region {
         at,
         plan: &plan,
         thunk_pages: &calls.pages,
         page: &config.page,
-        mailbox: &mailbox,
+        mailbox,
         state: start.state,
     };
     let reserve = program.stack.bytes().len() as u64 + 64;

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -117,6 +117,20 @@ pub struct Shared {
     file: OwnedFd,
     lease: Lease,
     inode: u64,
+    kept: AtomicUsize,
+}
+
+/// A descriptor of the mailbox, which is in use until this is dropped.
+pub struct InUse<'a> {
+    shared: &'a Shared,
+    /// The descriptor, for a process to map.
+    pub file: OwnedFd,
+}
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        self.shared.kept.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 // SAFETY: the mapping is valid in every thread until the process ends, and the mailbox is only accessed through its
@@ -152,6 +166,7 @@ impl Shared {
             file,
             lease,
             inode,
+            kept: AtomicUsize::new(0),
         })
     }
 
@@ -165,10 +180,22 @@ impl Shared {
         lease::reopen(&self.file).map_err(|e| Error::io("a mailbox", e))
     }
 
-    /// Returns whether any process still maps it.
+    /// Keeps the mailbox in use where no process may map it: during an exec, when the program before it is gone.
+    pub fn keep_in_use(&self) -> Result<InUse<'_>> {
+        let file = self.reopen()?;
+        self.kept.fetch_add(1, Ordering::AcqRel);
+        Ok(InUse { shared: self, file })
+    }
+
+    /// Returns whether any process still maps it, or it is kept in use.
     pub fn in_use(&self) -> bool {
         // Where leases are not available (LSM, a kernel without them on tmpfs), /proc is searched.
-        self.lease.in_use().unwrap_or_else(|| self.is_mapped_by_anybody())
+        self.lease.in_use().unwrap_or_else(|| self.is_found_in_use())
+    }
+
+    fn is_found_in_use(&self) -> bool {
+        // An exec that ends behind the first search is found by the second.
+        self.is_mapped_by_anybody() || self.kept.load(Ordering::Acquire) > 0 || self.is_mapped_by_anybody()
     }
 
     fn is_mapped_by_anybody(&self) -> bool {
@@ -375,10 +402,10 @@ mod tests {
             condition()
         };
         let shared = Shared::create().unwrap();
-        let is_nobodys = || !shared.in_use() && !shared.is_mapped_by_anybody();
+        let is_nobodys = || !shared.in_use() && !shared.is_found_in_use();
         assert!(is_soon(&is_nobodys));
-        let given = shared.reopen().unwrap();
-        assert!(shared.in_use(), "given, not yet mapped");
+        let given = shared.keep_in_use().unwrap();
+        assert!(shared.in_use() && shared.is_found_in_use(), "given, not yet mapped");
         let (mut here, there) = std::os::unix::net::UnixStream::pair().unwrap();
         // SAFETY: the child makes system calls only; its mapping ends with it.
         let child = unsafe { libc::fork() };
@@ -391,7 +418,7 @@ mod tests {
                     4096,
                     protection,
                     libc::MAP_SHARED,
-                    given.as_raw_fd(),
+                    given.file.as_raw_fd(),
                     0,
                 );
                 libc::write(there.as_raw_fd(), b"x".as_ptr().cast(), 1);

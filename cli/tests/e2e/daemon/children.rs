@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use super::policy::{daemon, rule};
 use super::{Place, alone, among_others, page_of};
-use crate::common::{Pid, Running, finish, install, needs_root, start, wait_until};
+use crate::common::processes::holds_within;
+use crate::common::{Pid, Running, finish, helper_program, install, needs_root, start, wait_until};
 
 /// A shell of this test, which executes its script when `go` exists.
 struct Tree {
@@ -97,6 +99,41 @@ fn attach_with_children_takes_its_page_from_the_daemon() {
     tree.goes_on_and_prints(&format!("{page}\n{page}"));
     wait_until("its attendant to end", || !attendants[0].exists());
     wait_until("the page to go away", || place.status().pages_in_all == 0);
+}
+
+/// In between no process maps the mailbox, and this program takes longer to be analysed than the helper and the daemon
+/// wait between two checks.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn attendant_and_page_stay_while_the_only_process_executes_a_program() {
+    let (Some(()), Some(large)) = (needs_root(), helper_program("raw-clock", "cc", &["-DLARGE"])) else {
+        return;
+    };
+    let _host = among_others();
+    let place = Place::new();
+    let _daemon = place.daemon();
+    let shell = copy_of("sh", &place);
+    // Without a CPU the attendant does not see the request, and the program runs untouched.
+    wait_until("the attendant to see the exec", || {
+        let tree = Tree::start(&shell, place.0.path(), &format!("exec {large}"));
+        let pid = tree.pid();
+        let options = ["attach", "-q", "--children", "--rescue", "--clocks", "all"];
+        finish(place.fastpath(&[&options[..], &[&pid.0.to_string()]].concat())).expect_success();
+        let page = page_of(pid).expect("a page");
+        let attendants = attendants(&place);
+        std::fs::write(&tree.go, "").expect("a file");
+        wait_until("the exec", || large.ends_with(&pid.program()));
+        if !holds_within(Duration::from_secs(2), || pid.status("TracerPid") != "0") {
+            std::fs::remove_file(&tree.go).expect("removed");
+            return false;
+        }
+        wait_until("its end", || pid.status("TracerPid") == "0");
+        assert_eq!(page_of(pid), Some(page), "the page of the program that was executed");
+        assert!(attendants[0].exists(), "its attendant ended");
+        let pages = place.status().pages;
+        assert!(pages.iter().any(|shown| shown.inode == page), "its page ended");
+        true
+    });
 }
 
 #[test]

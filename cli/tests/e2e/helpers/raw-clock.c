@@ -30,6 +30,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifdef LARGE
+/* Code that takes some 200 ms to analyse. */
+__asm__(".text\n	.skip 32 << 20");
+#endif
+
 static int read_inline(struct timespec *time) {
 #if defined(__x86_64__)
 	long result;
