@@ -4,7 +4,7 @@ use crate::bytes::{first_u32, put_u32, u32_at};
 use crate::calls::{ASM_GENERIC, ASM_GENERIC_ANSWERED};
 use crate::{Counter, CpuFeatures, IsaFacts, Unwind, Version};
 
-pub(crate) const FACTS: IsaFacts = IsaFacts {
+pub(crate) static FACTS: IsaFacts = IsaFacts {
     name: c"aarch64",
     rust_name: "aarch64",
     is_64: true,

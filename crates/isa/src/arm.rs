@@ -3,7 +3,7 @@
 use crate::bytes::{first_u32, put_u32, u32_at};
 use crate::{Counter, IsaFacts, SystemCalls, Unwind, Version};
 
-pub(crate) const FACTS: IsaFacts = IsaFacts {
+pub(crate) static FACTS: IsaFacts = IsaFacts {
     name: c"arm",
     rust_name: "arm",
     is_64: false,

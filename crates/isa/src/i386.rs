@@ -3,7 +3,7 @@
 use crate::bytes::{put_u32, u32_at};
 use crate::{IsaFacts, SystemCalls, Unwind, Version, x86};
 
-pub(crate) const FACTS: IsaFacts = IsaFacts {
+pub(crate) static FACTS: IsaFacts = IsaFacts {
     name: c"i386",
     rust_name: "x86",
     is_64: false,

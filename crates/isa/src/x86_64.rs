@@ -3,7 +3,7 @@
 use crate::bytes::put_u32;
 use crate::{AnsweredCalls, IsaFacts, SystemCalls, Unwind, Version, x86};
 
-pub(crate) const FACTS: IsaFacts = IsaFacts {
+pub(crate) static FACTS: IsaFacts = IsaFacts {
     name: c"x86_64",
     rust_name: "x86_64",
     is_64: true,
