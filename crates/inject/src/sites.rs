@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fastpath_code::rescue::Analysis;
 pub use fastpath_code::rescue::thunk::Change;
@@ -174,9 +174,12 @@ pub fn thunks_in_use(page: &[u8]) -> usize {
 /// Scans of files by their identity, so that each library is read only once for all programs.
 #[derive(Default)]
 pub struct Cache {
-    scans: Mutex<HashMap<Identity, Arc<Scan>>>,
-    own_calls: Mutex<HashMap<Identity, Arc<Analysis>>>,
+    scans: Known<Scan>,
+    own_calls: Known<Analysis>,
 }
+
+/// Results for files. Each has a lock of its own, which is held while the file is examined.
+type Known<T> = Mutex<HashMap<Identity, Arc<Mutex<Option<Arc<T>>>>>>;
 
 /// Device, inode, time of the last change, size, and role.
 type Identity = (u64, u64, i64, u64, Role);
@@ -196,7 +199,7 @@ impl Cache {
 
 /// Returns what is known of a file, or opens it and finds it out. Nothing is known of a file that is too large.
 fn known<T: Default>(
-    known: &Mutex<HashMap<Identity, Arc<T>>>,
+    known: &Known<T>,
     file: &OwnedFd,
     role: Role,
     find: impl FnOnce(&[u8]) -> T,
@@ -211,17 +214,23 @@ fn known<T: Default>(
     } = fstat(file)?;
     let size = st_size as u64;
     let key = (st_dev, st_ino, st_mtime_nsec ^ st_mtime, size, role);
-    let lock = || known.lock().unwrap_or_else(|e| e.into_inner());
-    if let Some(found) = lock().get(&key) {
+    let of_file = known
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .entry(key)
+        .or_default()
+        .clone();
+    // If another visit examines the file, a second examination would only take CPU from it.
+    let mut of_file = of_file.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = &*of_file {
         return Ok(found.clone());
     }
-    // Without the lock: other visits must not wait. Two may find out the same.
     let found = if size > MOST_FILE_BYTES {
         Arc::default()
     } else {
         Arc::new(find(&Mapped::map(&open_regular(file)?, size as usize)?))
     };
-    lock().insert(key, found.clone());
+    *of_file = Some(found.clone());
     Ok(found)
 }
 
