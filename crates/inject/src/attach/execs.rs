@@ -22,11 +22,12 @@ const TRACED: Duration = Duration::from_secs(1);
 const BETWEEN: Duration = Duration::from_millis(5);
 
 /// Returns what distinguishes one program of a process from the next: the kernel chooses new addresses each time
-/// (AT_RANDOM, getauxval(3)). `None` if the process has no program now.
+/// (AT_RANDOM, getauxval(3)). `None` if the process has no program now: while the kernel still maps it (`load_elf_binary`
+/// in fs/binfmt_elf.c), all of this is zero.
 fn program(pid: i32) -> Option<Vec<u8>> {
     std::fs::read(format!("/proc/{pid}/auxv"))
         .ok()
-        .filter(|auxv| !auxv.is_empty())
+        .filter(|auxv| auxv.iter().any(|byte| *byte != 0))
 }
 
 fn is_gone(refusal: &Refusal) -> bool {
