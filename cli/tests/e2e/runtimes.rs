@@ -49,7 +49,12 @@ fn reads_clocks_without_system_calls(name: &str, runs: &str) {
     let Some(calls) = fewest_clock_calls(on_the_page.pid()) else {
         return;
     };
-    assert_eq!(calls, 0, "clock system calls of {name} under fastpath");
+    assert_eq!(
+        calls,
+        0,
+        "clock system calls of {name} under fastpath; {}",
+        finish(fastpath(&["status", "--verbose"])).out
+    );
     drop(on_the_page);
 
     // The program makes system calls without fastpath's page.
