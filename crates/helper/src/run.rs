@@ -239,10 +239,9 @@ impl Helper {
         }
         // The mailbox was in use until the program mapped it.
         drop(kept);
-        let is_needed = || mailbox.in_use();
         if let Some(publisher) = publisher.as_mut().filter(|_| !self.program.require) {
             std::thread::sleep(UNDISTURBED);
-            if is_needed()
+            if mailbox.in_use()
                 && let Err(why) = grant::begin(publisher, self.program.service.trust)
             {
                 mailbox.close();
@@ -253,7 +252,7 @@ impl Helper {
             }
         }
         process::let_go_of_standard_error();
-        grant::stay_while(publisher.as_mut(), is_needed);
+        grant::stay_while(publisher.as_mut(), || mailbox.in_use());
         Ok(())
     }
 
