@@ -90,7 +90,7 @@ fn callers_are_found_after_detach() {
 
 #[test]
 fn exceptions_that_a_signal_handler_throws_from_reads_are_caught() {
-    let Some(program) = helper_program("throwing-handler", "g++", &["-fnon-call-exceptions"]) else {
+    let Some(program) = helper_program("throwing-handler", "clang++", &["-fnon-call-exceptions"]) else {
         return;
     };
     assert_eq!(finish(served(&[&program])).expect_success().out, "200 of 200 caught\n");

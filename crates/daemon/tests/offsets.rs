@@ -5,6 +5,9 @@
 
 #![cfg(target_arch = "x86_64")]
 
+#[path = "../../../tests/skip.rs"]
+mod skip;
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -220,7 +223,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 #[test]
 fn counters_that_differ_are_made_to_agree_and_those_that_drift_are_left() {
     if cpus().len() < 2 {
-        return eprintln!("SKIPPED: one CPU only");
+        return skip::skip("one CPU only");
     }
     // Offsets from eight seconds down to a microsecond, before and behind.
     for (cpu, ahead) in AHEAD.iter().enumerate().skip(1) {
@@ -272,7 +275,7 @@ fn counters_that_differ_are_made_to_agree_and_those_that_drift_are_left() {
             std::thread::sleep(Duration::from_millis(1));
         }
 
-        let seen = read_everywhere(clock_gettime, |reads| reads >= 1_000_000 || begun.elapsed() > TIMEOUT);
+        let seen = read_everywhere(clock_gettime, |reads| reads >= 300_000 || begun.elapsed() > TIMEOUT);
         println!(
             "constant offsets: {seen:?}, {} by the page",
             READS_OF_IMAGE.load(Relaxed)

@@ -27,6 +27,9 @@ mod root;
 #[cfg(test)]
 mod samples;
 mod served;
+#[cfg(test)]
+#[path = "../../../tests/skip.rs"]
+mod skip;
 mod words;
 
 pub use evidence::{Line, Mark};

@@ -14,6 +14,9 @@ pub mod offsets;
 mod page_copy;
 mod pause;
 mod residuals;
+#[cfg(test)]
+#[path = "../../../tests/skip.rs"]
+mod skip;
 mod warp;
 
 use std::fs::File;

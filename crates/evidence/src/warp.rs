@@ -777,7 +777,7 @@ mod tests {
         let mut patrol = Patrol::default();
         let cpus = cpus::allowed();
         if cpus.len() < 2 {
-            return eprintln!("SKIPPED: one CPU only");
+            return crate::skip::skip("one CPU only");
         }
         let mut hub = cpus[0];
         for _ in 0..10 {

@@ -1,5 +1,7 @@
 //! Every installed compiler and linker makes an image that satisfies every rule, and the expected code.
 
+#[path = "../../../tests/skip.rs"]
+mod skip;
 #[allow(dead_code, unused_imports)]
 #[path = "../build/toolchain/mod.rs"]
 mod toolchain;
@@ -24,7 +26,7 @@ fn is_installed(program: &str) -> bool {
 fn installed(program: &str) -> bool {
     let found = is_installed(program);
     if !found {
-        eprintln!("SKIPPED: {program} is not installed");
+        skip::skip(format_args!("no {program} on this machine"));
     }
     found
 }

@@ -1,6 +1,8 @@
 //! Debuggers and binary tools accept the image.
 
 mod common;
+#[path = "../../../tests/skip.rs"]
+mod skip;
 
 use std::process::Command;
 
@@ -13,7 +15,7 @@ fn installed(program: &str) -> bool {
         .output()
         .is_ok_and(|output| output.status.success());
     if !found {
-        eprintln!("SKIPPED: {program} is not installed");
+        skip::skip(format_args!("no {program} on this machine"));
     }
     found
 }
@@ -59,7 +61,7 @@ fn gdb_reads_symbols_and_unwind_information_from_memory() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     if said.contains("ptrace: Operation not permitted") || String::from_utf8_lossy(&output.stderr).contains("ptrace:") {
-        eprintln!("SKIPPED: gdb may not attach to this process");
+        skip::skip("gdb may not attach to this process");
         return;
     }
     assert!(
@@ -118,7 +120,7 @@ fn gdb_sees_through_the_signal_return_of_i386() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     if String::from_utf8_lossy(&output.stderr).contains("Operation not permitted") {
-        eprintln!("SKIPPED: gdb may not trace a program");
+        skip::skip("gdb may not trace a program");
         return;
     }
     let frames: Vec<&str> = said.lines().filter(|line| line.starts_with('#')).collect();

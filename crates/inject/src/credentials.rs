@@ -175,7 +175,7 @@ mod tests {
     fn root_opens_with_anothers_rights_what_that_one_may_open() {
         // SAFETY: geteuid takes nothing.
         if unsafe { libc::geteuid() } != 0 {
-            return eprintln!("SKIPPED: only root can do this");
+            return crate::skip::skip("only root can do this");
         }
         let secret = std::env::temp_dir().join(format!("fastpath-secret-{}", std::process::id()));
         std::fs::write(&secret, "x").unwrap();

@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn a_function_is_found_where_a_served_program_finds_it() {
         let Some(own) = own_vdso().unwrap() else {
-            return eprintln!("SKIPPED: this process has no vDSO");
+            return crate::skip::skip("this process has no vDSO");
         };
         let page = nix::sys::memfd::memfd_create(c"page", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).unwrap();
         nix::unistd::ftruncate(&page, 4096).unwrap();

@@ -36,6 +36,9 @@ mod remote;
 mod rescued_calls;
 mod seccomp_filter;
 mod sites;
+#[cfg(test)]
+#[path = "../../../tests/skip.rs"]
+mod skip;
 mod stack;
 mod surgery;
 pub mod target;

@@ -21,6 +21,9 @@ pub mod price;
 mod price_samples;
 pub mod probe;
 mod readable;
+#[cfg(test)]
+#[path = "../../../tests/skip.rs"]
+mod skip;
 pub mod stats;
 pub mod timer;
 pub mod vdso;

@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn a_thread_that_is_behind_the_others_is_caught_though_each_is_monotonic() {
         if cpus::allowed().len() < 2 {
-            eprintln!("SKIPPED: one CPU only");
+            crate::skip::skip("one CPU only");
             return;
         }
         unsafe extern "C" fn by_cpu(id: clockid_t, now: *mut timespec) -> c_int {

@@ -360,7 +360,7 @@ mod tests {
     fn a_probe_of_32_bit_programs_sees_the_paths_that_they_have() {
         let probe = match Probe::run_for(I386) {
             Ok(probe) => probe,
-            Err(why) => return eprintln!("SKIPPED: {why}"),
+            Err(why) => return crate::skip::skip(why),
         };
         assert_eq!((probe.isa, probe.clocks.len()), (I386, Clock::ALL.len()));
         let clock = |clock: Clock| {

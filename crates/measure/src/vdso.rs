@@ -314,7 +314,7 @@ mod tests {
     fn without_a_kernels_vdso() -> bool {
         let missing = Vdso::of_kernel().is_none();
         if missing {
-            eprintln!("SKIPPED: this process has no vDSO of the kernel's");
+            crate::skip::skip("this process has no vDSO of the kernel's");
         }
         missing
     }

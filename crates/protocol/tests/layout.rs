@@ -81,5 +81,9 @@ fn the_socket_is_the_same_in_c_as_in_rust() {
 
 #[test]
 fn the_header_is_cpp_too() {
-    compile("g++", &["-std=c++17", "-xc++"], &format!("#include \"{}\"\n", header()));
+    compile(
+        "clang++",
+        &["-std=c++17", "-xc++"],
+        &format!("#include \"{}\"\n", header()),
+    );
 }

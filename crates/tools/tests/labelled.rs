@@ -3,12 +3,15 @@
 //!
 //! Programs that are not available here are recorded in the file that FASTPATH_SKIPS names.
 
-use std::io::Write;
+#[path = "../../../tests/skip.rs"]
+mod skip;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fastpath_image::Isa;
 use fastpath_tools::audit::{AuditOptions, Progress, Rule, audit};
+use skip::skip;
 
 /// The rules that must be found; may be empty.
 type Label = &'static [&'static str];
@@ -20,14 +23,6 @@ fn root() -> PathBuf {
         .join("../..")
         .canonicalize()
         .unwrap()
-}
-
-fn skip(what: &str) {
-    eprintln!("SKIPPED: {what}");
-    if let Some(path) = std::env::var_os("FASTPATH_SKIPS") {
-        let mut file = std::fs::File::options().append(true).create(true).open(path).unwrap();
-        writeln!(file, "labelled: {what}").unwrap();
-    }
 }
 
 /// Runs a command and returns its output if it succeeds.
@@ -67,6 +62,7 @@ fn check(file: &Path, label: Label) {
 
 /// Programs and libraries of Debian: their package, their path, and their label.
 #[test]
+#[ignore = "fetches packages, and takes 25 s"]
 fn packages_of_four_isas_and_two_releases_are_judged_rightly() {
     const STATIC: Label = &["static-without-vdso"];
     const MUSL: Label = &["libc-without-vdso"];
@@ -126,7 +122,7 @@ fn packages_of_four_isas_and_two_releases_are_judged_rightly() {
             ] {
                 let mut fetch = Command::new("scripts/debian-packages");
                 let Some(folder) = output(fetch.args([release, arch, package])) else {
-                    skip(&format!("{package} of {release} for {arch} is not to be had"));
+                    skip(format_args!("{package} of {release} for {arch} is not to be had"));
                     continue;
                 };
                 let file = Path::new(&folder).join(file);
@@ -174,7 +170,7 @@ fn programs_that_make_the_call_themselves_are_found_on_every_isa() {
             ]);
             clang.arg("crates/tools/tests/labelled/own.c").arg("-o").arg(&file);
             if output(&mut clang).is_none() {
-                skip(&format!("clang and lld build nothing for {target}"));
+                skip(format_args!("clang and lld build nothing for {target}"));
                 continue;
             }
             // Without optimisation, a constant goes through memory, which the audit does not follow.
@@ -213,7 +209,7 @@ fn programs_of_this_machines_compilers_are_judged_rightly() {
         let mut compiler = Command::new(tool);
         compiler.args(flags.split(' ')).arg(source).arg("-o").arg(&file);
         if output(&mut compiler).is_none() {
-            skip(&format!("{tool} {flags} builds nothing here"));
+            skip(format_args!("{tool} {flags} builds nothing here"));
             continue;
         }
         check(&file, label);
@@ -260,6 +256,7 @@ fn a_note_on_the_counter_names_the_known_code_in_the_file() {
 
 /// Go looks for the vDSO itself, since Go 1.11 on all four.
 #[test]
+#[ignore = "takes 20 s"]
 fn gos_runtime_is_clean() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("program");
@@ -277,7 +274,7 @@ fn gos_runtime_is_clean() {
             .env("GOTOOLCHAIN", toolchain)
             .env("GOARCH", arch);
         if output(&mut go).is_none() {
-            skip(&format!("Go ({toolchain}) builds nothing for {arch} here"));
+            skip(format_args!("Go ({toolchain}) builds nothing for {arch} here"));
             continue;
         }
         check(&file, CLEAN);

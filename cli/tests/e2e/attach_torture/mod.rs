@@ -14,8 +14,8 @@ use serde_json::Value;
 use crate::common::command::{MARK, Outcome};
 use crate::common::{Pid, fastpath, finish, program, wait_until};
 
-/// Some ten seconds of `make test` for each test here.
-const CYCLES: u32 = 100;
+/// Some seconds of `make test` for each test here.
+const CYCLES: u32 = 40;
 
 fn cycles() -> u32 {
     cycles_or(CYCLES)

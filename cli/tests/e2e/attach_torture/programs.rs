@@ -14,7 +14,7 @@ use crate::common::processes::{TIMEOUT, holds_within};
 use crate::common::{Outcome, Pid, Running, fastpath, finish, helper_program, tool, wait_until};
 
 /// Some seconds of `make test` for each test here.
-const CYCLES: u32 = 25;
+const CYCLES: u32 = 10;
 
 fn cycles() -> u32 {
     cycles_or(CYCLES)

@@ -105,7 +105,7 @@ pub fn helper_program(name: &str, compiler: &str, flags: &[&str]) -> Option<Stri
     let mut known = BUILT.lock().unwrap_or_else(|e| e.into_inner());
     super::tool(compiler)?;
     let (suffix, standard) = match compiler {
-        "g++" => ("cc", "-std=c++17"),
+        "clang++" => ("cc", "-std=c++17"),
         _ => ("c", "-std=c11"),
     };
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/e2e/helpers/{name}.{suffix}"));

@@ -132,19 +132,20 @@ fn helps(kind: Kind) -> &'static str {
 
 /// FASTPATH_KERNELS names Debian's releases whose kernels are examined, in place of bookworm.
 #[test]
+#[ignore = "fetches a kernel, and takes 12 s"]
 fn the_kernels_images_have_all_known_messages_about_the_tsc() {
     let releases = std::env::var("FASTPATH_KERNELS").unwrap_or_else(|_| "bookworm".to_owned());
     for release in releases.split_whitespace() {
         let image = match image_of(release) {
             Ok(image) => image,
             Err(why) => {
-                skip(&format!("kernel-messages: Debian's kernel ({release}): {why}"));
+                crate::skip::skip(format_args!("Debian's kernel ({release}): {why}"));
                 continue;
             }
         };
         match decompressed(&image) {
             Ok(kernel) => examine(version_of(&image), &kernel, release),
-            Err(why) => skip(&format!("kernel-messages: {}: {why}", image.display())),
+            Err(why) => crate::skip::skip(format_args!("{}: {why}", image.display())),
         }
     }
 }
@@ -249,14 +250,5 @@ fn examine(version: Version, image: &[u8], release: &str) {
         let others = ["Override clocksource", "VDSO_CLOCKMODE_PVCLOCK"];
         let is_other = others.iter().any(|words| text.contains(words));
         assert!(is_other || explain(text).is_some(), "{release}: unknown: {text}");
-    }
-}
-
-fn skip(why: &str) {
-    eprintln!("SKIPPED: {why}");
-    if let Some(path) = std::env::var_os("FASTPATH_SKIPS") {
-        use std::io::Write;
-        let file = std::fs::File::options().append(true).create(true).open(path);
-        let _ = file.and_then(|mut file| writeln!(file, "{why}"));
     }
 }

@@ -643,7 +643,7 @@ mod tests {
         }
         let measured = (0..20).find_map(|_| Offsets::measure(&[]).ok());
         let Some((offsets, _)) = measured else {
-            return eprintln!("SKIPPED: this CPU has no RDTSCP, or the CPUs are too busy to compare");
+            return crate::skip::skip("this CPU has no RDTSCP, or the CPUs are too busy to compare");
         };
         assert_eq!(offsets.of.len(), cpus.len());
         assert!(offsets.spread_cycles() < 2_000, "{offsets:?}");

@@ -10,6 +10,8 @@ use fastpath_image::{CpuFeatures, Image, Instance, InstanceConfig, Isa, KernelFu
 use fastpath_page::layout::AnchorCell;
 use fastpath_page::{Anchor, Page};
 
+use crate::skip::skip;
+
 const WRITE: u64 = 1;
 const CALL: u64 = 2;
 const SYSTEM_CALL: u64 = 3;
@@ -103,16 +105,6 @@ fn emulator(isa: Isa) -> Option<String> {
     (!is_native).then(|| format!("qemu-{isa}"))
 }
 
-/// Reports that a test cannot run here, to scripts/test if it counts, and to the reader.
-fn skip(reason: &str) {
-    let test = std::thread::current().name().unwrap_or("a test of guests").to_owned();
-    eprintln!("SKIPPED: {test}: {reason}");
-    if let Some(path) = std::env::var_os("FASTPATH_SKIPS") {
-        let mut file = std::fs::OpenOptions::new().append(true).open(path).unwrap();
-        writeln!(file, "{test}: {reason}").unwrap();
-    }
-}
-
 /// Compiles the guest program, with the toolchain of other ISAs' images.
 fn build(isa: Isa) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest");
@@ -173,16 +165,18 @@ impl Guest {
 
     fn start(isa: Isa) -> Option<Guest> {
         let Some(image) = Image::for_isa(isa) else {
-            skip(&format!("there is no image for {isa}: it takes clang and lld"));
+            skip(format_args!(
+                "no image for {isa} on this machine: it takes clang and lld"
+            ));
             return None;
         };
         if !runs("clang") || !runs("ld.lld") {
-            skip("a program for the image takes clang and lld");
+            skip("no clang and lld on this machine");
             return None;
         }
         let emulator = emulator(isa);
         if let Some(emulator) = emulator.as_ref().filter(|emulator| !runs(emulator)) {
-            skip(&format!("{emulator} is not installed"));
+            skip(format_args!("no {emulator} on this machine"));
             return None;
         }
         let program = build(isa);

@@ -2,6 +2,8 @@
 //! qemu-user. What each function answers is proven (tests/proof); here are instances, and what `fp_read_latch` finds.
 
 mod guest;
+#[path = "../../../../tests/skip.rs"]
+mod skip;
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -89,11 +91,8 @@ fn the_image_of_every_isa_is_here() {
         .into_iter()
         .filter(|&isa| Image::for_isa(isa).is_none())
         .collect();
-    // scripts/test, which CI runs, has installed the required tools.
-    if std::env::var_os("FASTPATH_SKIPS").is_some() {
-        assert_eq!(missing, []);
-    } else if !missing.is_empty() {
-        eprintln!("SKIPPED: without images for {missing:?}: they take clang and lld");
+    if !missing.is_empty() {
+        skip::skip("no clang and lld on this machine");
     }
     assert_eq!(Image::host().isa(), Isa::HOST);
 }
@@ -300,7 +299,7 @@ fn getcpu_comes_from_the_page_or_the_cpu_or_the_kernel() {
 fn the_offset_of_the_cpu_is_subtracted_where_the_page_has_offsets() {
     const AHEAD: i64 = 5 << 36;
     if !CpuFeatures::of_this_cpu().rdtscp {
-        return eprintln!("SKIPPED: this CPU has no RDTSCP");
+        return skip::skip("this CPU has no RDTSCP");
     }
     for isa in [Isa::X86_64, Isa::I386] {
         Guest::run(isa, |guest| {

@@ -364,7 +364,7 @@ mod tests {
             (answer == 0).then(|| guard(&options()))
         };
         let Some(report) = std::thread::spawn(forbid).join().unwrap() else {
-            return eprintln!("SKIPPED: this kernel cannot forbid the counter (PR_SET_TSC)");
+            return crate::skip::skip("this kernel cannot forbid the counter (PR_SET_TSC)");
         };
         assert_eq!(report.outcome, Outcome::Broken);
         assert!(report.summary.contains("PR_SET_TSC"), "{}", report.summary);
