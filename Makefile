@@ -50,7 +50,7 @@ servers: build ## load real servers before, while and after they are attached; p
 	$(ENV) cargo build --quiet --release --package fastpath-slow-clock
 	for place in healthy model; do $(ENV) ./tests/servers/run --place $$place --seconds 2 --rounds 7 --count || exit 1; done
 
-slews: build ## slew this machine's clock, as root, and check what programs read meanwhile; ten times as long as in make test
+slews: build ## slew this machine's clock, as root, and check what programs read meanwhile; ten times as long as in make test-all
 	@./tests/slews/run --times 10
 
 long: build ## tests that take hours: broken input for each parser, and other projects' tests under fastpath

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Compares the messages that doctor explains with the images of several kernels; make test does it with one."""
+"""Compares the messages that doctor explains with the images of several kernels; make test-all does it with one."""
 
 import os
 import subprocess

@@ -14,7 +14,7 @@ pub use command::{
     start, unprivileged,
 };
 pub use processes::{Pid, wait_until};
-pub use programs::{go_program, helper_program, install, install_script, program, program_32};
+pub use programs::{go_program, helper_program, install, install_script, make, program, program_32};
 pub use skip::{needs_root, skip, tool};
 
 /// Defines tests by a check and the arguments of each: `tests! { check: name("argument"); }`.

@@ -9,8 +9,24 @@ use std::sync::{Mutex, OnceLock};
 
 use super::skip::skip;
 
-fn sources() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/programs")
+fn root() -> PathBuf {
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    tree.canonicalize().expect("this tree")
+}
+
+/// Makes `directory` in the tree's folder `from`. Make knows no names with a space in them, so this tree is not part of it.
+pub fn make(from: &str, directory: &Path) {
+    let root = root();
+    let out = match directory.strip_prefix(&root) {
+        Ok(inside) => Path::new(if from.contains('/') { "../.." } else { ".." }).join(inside),
+        Err(_) => directory.to_owned(),
+    };
+    let made = Command::new("make")
+        .args(["-s", "-C"])
+        .arg(root.join(from))
+        .arg(format!("OUT={}", out.display()))
+        .status();
+    assert!(made.is_ok_and(|status| status.success()), "make -C {from}");
 }
 
 /// The directory of the test programs, which are built now if that was not done.
@@ -18,14 +34,9 @@ fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
         let given = std::env::var_os("FASTPATH_PROGRAMS").map(PathBuf::from);
-        let directory = given.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/programs"));
+        let directory = given.unwrap_or_else(|| root().join("target/programs"));
         if !directory.join("programs").exists() {
-            let made = Command::new("make")
-                .arg("-C")
-                .arg(sources())
-                .arg(format!("OUT={}", directory.display()))
-                .status();
-            assert!(made.is_ok_and(|status| status.success()), "make -C tests/programs");
+            make("tests/programs", &directory);
         }
         directory.canonicalize().expect("the programs' directory")
     })

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::common::processes::TIMEOUT;
-use crate::common::{Outcome, finish, wait_until};
+use crate::common::{Outcome, finish, make, wait_until};
 use server::Server;
 
 /// The library, which is built now if that was not done.
@@ -21,12 +21,7 @@ fn library() -> &'static str {
     static LIBRARY: OnceLock<String> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload");
-        let made = Command::new("make")
-            .args(["-s", "-C"])
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../preload"))
-            .arg(format!("OUT={}", directory.display()))
-            .status();
-        assert!(made.is_ok_and(|status| status.success()), "make -C preload");
+        make("preload", &directory);
         directory
             .join("libfastpath-preload.so")
             .to_str()
