@@ -90,22 +90,37 @@ fn line(report: &GuardReport) -> String {
 
 fn read(path: &Path) -> Result<Baseline, String> {
     let name = path.display();
-    let mut text = String::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(LARGEST_BASELINE + 1).read_to_string(&mut text))
-        .map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => format!("guard: {name}: {error}; --write-baseline {name} makes one"),
-            _ => format!("guard: {name} cannot be read: {error}"),
-        })?;
+    let text = text(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => format!("guard: {name}: {error}; --write-baseline {name} makes one"),
+        _ => format!("guard: {name} cannot be read: {error}"),
+    })?;
+    parse(&text)
+        .map_err(|why| format!("guard: {name} is not a baseline, which --write-baseline or --json writes: {why}"))
+}
+
+fn text(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let file = std::fs::File::open(path)?;
+    file.take(LARGEST_BASELINE + 1).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+fn parse(text: &[u8]) -> Result<Baseline, String> {
     if text.len() as u64 > LARGEST_BASELINE {
-        return Err(format!("guard: {name} is not a baseline: it is larger than 1 MiB"));
+        return Err("it is larger than 1 MiB".into());
     }
-    serde_json::from_str(&text).map_err(|error| {
-        format!("guard: {name} is not a baseline: {error}; --write-baseline {name} makes one, or --json")
-    })
+    serde_json::from_slice(text).map_err(|error| error.to_string())
 }
 
 fn write(path: &Path, report: &GuardReport) -> Result<(), String> {
+    // A file that was named by mistake: its owner may need it.
+    let is_file = path.metadata().is_ok_and(|is| is.is_file() && is.len() > 0);
+    if is_file && text(path).is_ok_and(|text| parse(&text).is_err()) {
+        return Err(format!(
+            "guard: {} is not a baseline, so it is not replaced; name another file, or remove it",
+            path.display()
+        ));
+    }
     let line = document::line("guard", report)?;
     file::replace(path, &line).map_err(|error| format!("guard: {}: {error}", path.display()))
 }

@@ -237,6 +237,24 @@ fn a_broken_result_is_not_written_as_a_baseline() {
 }
 
 #[test]
+fn a_file_that_is_no_baseline_is_not_replaced_by_one() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("notes.txt");
+    let name = file.to_str().expect("UTF-8");
+    std::fs::write(&file, "notes").expect("a file");
+    let read = command(&[GUARD, &["--versus-baseline", name]]).expect_code(NO_INPUT);
+    assert!(!read.err.contains(&format!("--write-baseline {name}")), "{read:?}");
+    let any = ["--path", "any", "--max-ns", "1e9"];
+    let written = command(&[GUARD, &any, &["--write-baseline", name]]).expect_code(NOT_WRITTEN);
+    assert!(written.err.contains("is not a baseline"), "{written:?}");
+    assert_eq!(std::fs::read_to_string(&file).expect("the file"), "notes");
+    std::fs::write(&file, "").expect("a file");
+    for _ in ["an empty one", "a baseline"] {
+        command(&[GUARD, &any, &["--write-baseline", name]]).expect_success();
+    }
+}
+
+#[test]
 fn a_path_that_cannot_be_determined_has_its_own_exit_status() {
     let Some(filter) = helper_program("filter", "cc", &[]) else {
         return;
