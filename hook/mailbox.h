@@ -69,6 +69,8 @@ struct fp_hook_state {
 	 */
 	fp_u32 more_timeouts;
 	fp_u32 reserved;
+	/* What entry_cell points to where the kernel executed the dynamic linker itself, which moves AT_ENTRY. */
+	fp_u64 no_cell;
 };
 
 #endif

@@ -21,7 +21,16 @@ static bool belongs_here(const struct fastpathd_patch *patch, const struct vdso 
 	       patch->address <= vdso->end - patch->size && has(patch, patch->original);
 }
 
-bool fp_is_applied(const struct fastpathd_patch *patch) { return has(patch, patch->replacement); }
+/* Returns whether there is memory at an address: the kernel reads a signal mask there before it rejects the operation.
+ */
+static bool is_mapped(uint64_t address) {
+	return fp_syscall4(FP_NR_rt_sigprocmask, -1, (long)address, 0, sizeof(uint64_t)) != -EFAULT;
+}
+
+/* A program may have moved its vDSO. */
+bool fp_is_applied(const struct fastpathd_patch *patch) {
+	return is_mapped(patch->address) && has(patch, patch->replacement);
+}
 
 bool fp_read_patches(const struct prepared *prepared, const struct vdso *vdso, struct patches *patches,
 		     struct why *why) {

@@ -33,9 +33,9 @@ static bool is_in_function(const Elf64_Sym *symbol, const Elf64_Sym *end, uintpt
 	return false;
 }
 
-/* Returns whether a function begins with a jump out of the vDSO, or into another function: `run` or `attach` put it
- * there. */
-static bool is_redirected(const struct vdso *vdso) {
+/* Returns whether a function begins with a jump out of the vDSO's file, which ends at `end_of_file`, or into another
+ * function: `run` or `attach` put it there. */
+static bool is_redirected(const struct vdso *vdso, uintptr_t end_of_file) {
 	const Elf64_Ehdr *elf = (const void *)vdso->base;
 	const Elf64_Shdr *section = (const void *)(vdso->base + elf->e_shoff);
 
@@ -47,7 +47,7 @@ static bool is_redirected(const struct vdso *vdso) {
 			if (ELF64_ST_TYPE(symbol->st_info) != STT_FUNC || !symbol->st_size)
 				continue;
 			uintptr_t target = fp_jump_target((const unsigned char *)vdso->base + symbol->st_value);
-			if (target && (target < vdso->base || target >= vdso->end ||
+			if (target && (target < vdso->base || target >= end_of_file ||
 				       is_in_function(first, end, target - vdso->base)))
 				return true;
 		}
@@ -75,5 +75,5 @@ bool fp_vdso(uintptr_t base, struct vdso *vdso, struct why *why) {
 	}
 	vdso->base = base;
 	vdso->end = base + FP_PAGE_UP(size);
-	return !is_redirected(vdso) || fp_because(why, already, 0);
+	return !is_redirected(vdso, base + size) || fp_because(why, already, 0);
 }

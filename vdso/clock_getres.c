@@ -37,6 +37,8 @@ FP_APART int other_clock(fp_clockid id, struct fp_timespec *resolution) {
 }
 
 int FP_NAME(clock_getres)(fp_clockid id, struct fp_timespec *resolution) {
+	if (fp_unlikely(fp_is_moved(fp_hres())))
+		return fp_call_clock_getres(id, resolution);
 	/* REALTIME is 0 and MONOTONIC 1. */
 	if (fp_likely((unsigned)id <= FP_CLOCK_MONOTONIC)) {
 		const fp_u32 ns = fp_header()->hres_res_ns;

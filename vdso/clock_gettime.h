@@ -52,17 +52,20 @@ FP_INLINE int read_clock(fp_clockid id, FP_TIMESPEC *ts, const struct fp_latch *
 FP_HIDDEN int ask_kernel_too(fp_clockid id, FP_TIMESPEC *ts) __asm__("fp_call_clock_gettime");
 
 FP_INLINE int read_any_clock(fp_clockid id, FP_TIMESPEC *ts) {
+	const struct fp_latch *hres = fp_hres();
 	struct fp_place place;
 
+	if (fp_unlikely(fp_is_moved(hres)))
+		return ASK_KERNEL(id, ts);
 	if (fp_likely((unsigned)id <= FP_CLOCK_MONOTONIC)) {
 		/* REALTIME is 0 and MONOTONIC 1, as clock ids and as bases. */
-		place.latch = fp_hres();
+		place.latch = hres;
 		place.base = id;
 	} else {
 		/* Directly to the kernel: see below. */
 		if (fp_likely(id == FP_CLOCK_REALTIME_COARSE || id == FP_CLOCK_MONOTONIC_COARSE))
 			return ASK_KERNEL(id, ts);
-		if (!fp_find_clock(fp_hres(), id, &place))
+		if (!fp_find_clock(hres, id, &place))
 			return ask_kernel_too(id, ts);
 	}
 	return read_clock(id, ts, place.latch, place.base);

@@ -22,15 +22,20 @@ long FP_NAME(getcpu)(unsigned *cpu, unsigned *node, void *unused) {
 	struct fp_cpu_node here;
 	fp_u32 flags;
 
+	if (fp_unlikely(fp_is_moved(fp_hres())))
+		goto system_call;
 	flags = fp_header()->flags;
 	if (flags & FP_PAGE_ONE_CPU)
 		here = (struct fp_cpu_node){fp_header()->cpu, fp_header()->node};
 	else if (!fp_read_cpu_node(flags, &here))
-		return fp_syscall3(FP_NR_getcpu, (long)cpu, (long)node, (long)unused);
+		goto system_call;
 	if (cpu)
 		*cpu = here.cpu;
 	if (node)
 		*node = here.node;
 	return 0;
+
+system_call:
+	return fp_syscall3(FP_NR_getcpu, (long)cpu, (long)node, (long)unused);
 }
 FP_ALIAS(getcpu)

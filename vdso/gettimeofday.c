@@ -24,16 +24,19 @@ static FP_COLD int read_slow_path(struct fp_timeval *tv, struct fp_timezone *tz)
 }
 
 FP_HOT int FP_NAME(gettimeofday)(struct fp_timeval *tv, struct fp_timezone *tz) {
+	const struct fp_latch *hres = fp_hres();
 #if __SIZEOF_POINTER__ == 8
 	struct fp_time now;
 #endif
 
+	if (fp_unlikely(fp_is_moved(hres)))
+		return fp_call_gettimeofday(tv, tz);
 	if (fp_unlikely(tz))
 		return read_slow_path(tv, tz);
 	if (fp_unlikely(!tv))
 		return 0;
 #if __SIZEOF_POINTER__ == 8
-	if (fp_likely(fp_read_newest(fp_hres(), FP_CLOCK_REALTIME, FP_BASE_REALTIME, FP_ORDERED, &now))) {
+	if (fp_likely(fp_read_newest(hres, FP_CLOCK_REALTIME, FP_BASE_REALTIME, FP_ORDERED, &now))) {
 		tv->tv_sec = now.sec;
 		tv->tv_usec = fp_to_usec(now.nsec);
 		return 0;

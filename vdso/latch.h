@@ -20,6 +20,14 @@
 FP_INLINE const struct fp_header *fp_header(void) { return FP_PAGE_PART(header); }
 FP_INLINE const struct fp_latch *fp_hres(void) { return FP_PAGE_PART(hres); }
 
+#ifndef FP_KNOWS_ITS_PLACE
+/* Nothing jumps to code of this ISA that was moved: crates/inject/src/redirection/stub.rs. */
+FP_INLINE int fp_is_moved(const void *hres) {
+	(void)hres;
+	return 0;
+}
+#endif
+
 _Static_assert(__builtin_offsetof(struct fp_page, raw) ==
 		   __builtin_offsetof(struct fp_page, hres) + sizeof(struct fp_latch),
 	       "raw is found behind hres");

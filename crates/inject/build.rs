@@ -165,9 +165,10 @@ fn compile(isa: &Isa, hook: &Path, asserts: &Path, out: &Path) -> Result<String,
     fs::write(&flat, code).map_err(|e| e.to_string())?;
     Ok(format!(
         "Some(Hook {{ code: include_bytes!({flat:?}), before_syscall: {before_syscall}, \
-         before_syscall_go: {:?}, entry: {:?}, rescue: &{:?} }})",
+         before_syscall_go: {:?}, entry: {:?}, linker: {:?}, rescue: &{:?} }})",
         offset("fp_hook_before_syscall_go"),
         offset("fp_hook_entry"),
+        offset("fp_hook_linker"),
         rescue_offsets(offset)?,
     ))
 }

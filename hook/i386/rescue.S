@@ -172,8 +172,8 @@ leave:
 	lea	4(%esp), %esp
 	ret
 
-/* The functions that answer: the image's, and the kernel's `time` and `getcpu`. Filled in before this code is written to a process
- * (crates/inject). */
+/* The functions that answer: those of an image that asks the kernel by system calls. Filled in before this code is written
+ * to a process (crates/inject). */
 	.balign	8
 	.macro	slot name
 	.globl	\name

@@ -141,4 +141,23 @@ fp_hook_entry:
 	jmp	*%rax
 	.size fp_hook_entry, . - fp_hook_entry
 
+/*
+ * Where a dynamic linker begins that is executed as a program, in place of its first two instructions: rdi is its function that
+ * loads the program and returns its entry point, rsi the instruction behind that call. The linker gets fp_hook_entry instead.
+ */
+	.globl fp_hook_linker
+	.hidden fp_hook_linker
+	.type fp_hook_linker, @function
+fp_hook_linker:
+	mov	%rsi, %rbx
+	mov	%rdi, %rax
+	mov	%rsp, %rdi
+	call	*%rax
+	mov	%rax, fp_state(%rip)
+	lea	fp_hook_entry(%rip), %rax
+	mov	%rbx, %rcx
+	xor	%ebx, %ebx
+	jmp	*%rcx
+	.size fp_hook_linker, . - fp_hook_linker
+
 	.section .note.GNU-stack, "", @progbits

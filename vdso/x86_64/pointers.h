@@ -10,6 +10,7 @@
 #define FASTPATH_POINTERS_H
 
 #include "compiler.h"
+#include "page.h"
 #include "record.h"
 
 FP_INLINE const void *fp_page_at(unsigned offset) {
@@ -17,6 +18,22 @@ FP_INLINE const void *fp_page_at(unsigned offset) {
 
 	__asm__("lea fp_page+%c1(%%rip), %0\n1:" FP_RECORD("page_references", "1b - 4") : "=r"(address) : "i"(offset));
 	return address;
+}
+
+/*
+ * Whether the code was moved, and does not find its page any more. A program may move its vDSO, which may contain this
+ * code, and unmap the page. Here the code compares the distance to the page with itself. An instance for one place
+ * (crates/image/src/instance.rs: `pin`) has the page's address in place of the second LEA and the no-op: a MOVABS.
+ */
+#define FP_KNOWS_ITS_PLACE 1
+FP_INLINE int fp_is_moved(const void *hres) {
+	const void *address;
+
+	__asm__("lea fp_page+%c1(%%rip), %0\n1:\tnopl (%%rax)" FP_RECORD("page_references", "1b - 4")
+		    FP_RECORD("page_addresses", "1b - 7")
+		: "=r"(address)
+		: "i"(__builtin_offsetof(struct fp_page, hres)));
+	return hres != address;
 }
 
 #endif

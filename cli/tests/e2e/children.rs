@@ -62,6 +62,16 @@ fn children_of_a_shell_are_served() {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn children_of_a_program_that_the_dynamic_linker_was_executed_for_are_served() {
+    const LINKER: &str = "/lib64/ld-linux-x86-64.so.2";
+    let twice = format!("{LEAF_IN_SHELL}; {LEAF_IN_SHELL}");
+    serves_leaves(2, &[LINKER, "/bin/sh", "-c", &twice]);
+    serves_leaves(2, &["env", LINKER, "--argv0", "shell", "/bin/sh", "-c", &twice]);
+    comes_to(|| served(&[LINKER, "--verify", "/bin/sh"]), 0, "");
+}
+
 #[test]
 fn a_program_that_is_executed_before_the_first_anchor_is_served() {
     // Without --require, nothing waits for the anchor. A hook does not wait forever for a busy attendant.

@@ -31,6 +31,7 @@ pub fn describe(out: &Path, linked: &[u8], image: &[u8], isa: Isa, audience: Aud
         }
     }
     let page_references = recorded(&file, "page_references", isa.is_64()).map_err(unreadable)?;
+    let page_addresses = recorded(&file, "page_addresses", isa.is_64()).map_err(unreadable)?;
     let system_calls = recorded(&file, "system_calls", isa.is_64()).map_err(unreadable)?;
     for (what, places) in [("reads no counter", &counter_reads), ("has no page", &page_references)] {
         if places.is_empty() {
@@ -57,6 +58,7 @@ pub fn describe(out: &Path, linked: &[u8], image: &[u8], isa: Isa, audience: Aud
     Ok(format!(
         "Image {{\n    isa: Isa::{isa:?},\n    bytes: include_bytes!({image_path:?}),\n    functions: &[{functions}],\n    \
          slots_at: {:#x},\n    calls: &{calls:?},\n    counter_reads: &{counter_reads:?},\n    page_references: &{page_references:?},\n    \
+         page_addresses: &{page_addresses:?},\n    \
          system_calls: &{system_calls:?},\n}}",
         slots.address()
     ))

@@ -34,6 +34,8 @@ pub struct Image {
     pub(crate) counter_reads: &'static [usize],
     /// Offsets of the code's references to the page.
     pub(crate) page_references: &'static [usize],
+    /// Offsets of the code that becomes the page's address ([`crate::Instance::pin`]).
+    pub(crate) page_addresses: &'static [usize],
     pub(crate) system_calls: &'static [u64],
 }
 
@@ -99,6 +101,11 @@ impl Image {
     /// Returns the offset of the function to which any other signal handler returns, on i386.
     pub fn sigreturn(&self) -> Option<u64> {
         self.plain("sigreturn")
+    }
+
+    /// Returns the offsets of the addresses, of eight bytes each, in an instance that is pinned.
+    pub fn page_addresses(&self) -> impl Iterator<Item = u64> {
+        self.page_addresses.iter().map(|at| *at as u64 + 2)
     }
 
     /// Returns, for each system call that the image makes itself, the offset right behind the instruction: the thread's

@@ -114,6 +114,24 @@ impl Instance {
         named.for_each(|named| symbols::hide(image.isa, &mut self.bytes, named.symbol_at));
     }
 
+    /// Makes the functions for clocks ask the kernel wherever the instance of `image` is not at this address, which
+    /// it was made for. Without that, an
+    /// instance for x86-64 that falls back to no function works at any address, with its page. Other ISAs' images have no such code.
+    pub fn pin(&mut self, image: &Image, address: u64) {
+        for &at in image.page_addresses {
+            // lea distance(%rip), %register; nopl (%rax)
+            let Some(&[rex, _, operands, d0, d1, d2, d3, ..]) = self.bytes.get(at..at + 10) else {
+                continue;
+            };
+            let distance = i32::from_le_bytes([d0, d1, d2, d3]);
+            let there = address + at as u64 + 7;
+            // movabs $address, %register
+            self.bytes[at..at + 2].copy_from_slice(&[0x48 | rex >> 2 & 1, 0xb8 | operands >> 3 & 7]);
+            let page = there.wrapping_add_signed(distance.into());
+            self.bytes[at + 2..at + 10].copy_from_slice(&page.to_le_bytes());
+        }
+    }
+
     /// Returns the bytes to write at the address it was made for.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes

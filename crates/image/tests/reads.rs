@@ -246,22 +246,22 @@ fn instructions(mapped: &Mapped, id: i32) -> usize {
 }
 
 #[test]
-fn a_coarse_clock_is_ten_instructions_from_the_kernels_function() {
+fn a_coarse_clock_is_16_instructions_from_the_kernels_function() {
     let mapped = Mapped::with_kernel();
     lay(&mapped, &still());
     for id in [libc::CLOCK_REALTIME_COARSE, libc::CLOCK_MONOTONIC_COARSE] {
         assert_eq!(page_answer(&mapped, id), None);
-        // The last is a jump through a slot, which the code in the kernel's vDSO does without.
+        // The last is a jump through a slot, and one a no-op: the code in the kernel's vDSO does without them.
         assert!(
-            instructions(&mapped, id) <= 10,
+            instructions(&mapped, id) <= 16,
             "clock {id}: {}",
             instructions(&mapped, id)
         );
     }
-    // gcc 12 takes 36 instructions, clang 14 37.
+    // gcc 12 takes 40 instructions: the no-op is none where the instance is pinned.
     for id in [REALTIME, MONOTONIC] {
         assert!(
-            instructions(&mapped, id) <= 37,
+            instructions(&mapped, id) <= 41,
             "clock {id}: {}",
             instructions(&mapped, id)
         );

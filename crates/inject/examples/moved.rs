@@ -267,7 +267,10 @@ fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>
     let journal: &Journal = &region.journal;
     let seat = journal.records.first().filter(|record| record.in_thunk > 0);
     let seat_thunk = seat.map(|seat| {
-        let behind = usize::from(seat.in_thunk);
+        // Behind the image's code, and what a gettimeofday executes that was moved.
+        let (end, displaced) = (usize::from(seat.in_thunk), &journal.records[2].original);
+        let mut rest = seat.replacement[end..].windows(displaced.len());
+        let behind = end + rest.position(|bytes| bytes == displaced).unwrap_or_default();
         (seat.address + behind as u64, seat.replacement[behind..].to_vec())
     });
     let mut code = [&region.code[region::IMAGE as usize..], &[0; 0x1_0000][..]].concat();

@@ -157,7 +157,8 @@ impl HookedCalls {
 pub fn files_at_exec(code: &Code, hook: &Hook) -> Vec<HookedFile> {
     let mut files = Vec::new();
     let (program, bias) = &code.program;
-    if !program.sites.is_empty() {
+    // A dynamic linker's thunks also serve the libraries that it maps.
+    if !program.sites.is_empty() || code.linker.is_some() {
         files.push(HookedFile {
             sites: program.sites.clone(),
             bias: *bias,

@@ -55,7 +55,8 @@ impl InProcess {
             kernel,
             ..InstanceConfig::at(Placement::at(image as u64))
         };
-        let instance = Instance::new(Image::host(), &options).map_err(|e| refuse(&e))?;
+        let mut instance = Instance::new(Image::host(), &options).map_err(|e| refuse(&e))?;
+        instance.pin(Image::host(), image as u64);
         let jumps = jumps(image, entries).map_err(|e| refuse(&e))?;
         let (bytes, room) = (instance.bytes(), region::IMAGE_ROOM as usize);
         // SAFETY: the image's room and the page after it were mapped writable above, and hold that many bytes; they are

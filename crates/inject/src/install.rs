@@ -154,7 +154,7 @@ pub fn install(
         region::suits_pages_of(bytes)?;
     }
     let maps = maps::read(pid)?;
-    let code = Code::read(pid, &config.scans, &stack, &maps)?;
+    let code = Code::read(tracee, abi, &config.scans, &stack, &maps)?;
     let program = Program {
         abi,
         image,
@@ -203,7 +203,11 @@ pub fn install(
     let has_tail = |mapping: &&Mapping| !(config.without_vdso && mapping.name == "[vdso]");
     let maps: Vec<Mapping> = program.maps.iter().filter(has_tail).cloned().collect();
     remote::at_exec(tracee, &maps, reserve, end, |calls| {
-        surgery::perform(calls, &region, &stays, &start.stack)
+        surgery::perform(calls, &region, &stays, &start.stack)?;
+        if let Some((at, arguments)) = start.linker {
+            calls.set_start(at, arguments);
+        }
+        Ok(())
     })?;
     Ok(calls.left_alone.into_iter().next())
 }
@@ -224,6 +228,8 @@ struct Program {
 struct Start {
     stack: InitialStack,
     state: HookState,
+    /// Where a dynamic linker begins instead of at its entry point, and the arguments there.
+    linker: Option<(u64, [u64; 2])>,
 }
 
 impl Program {
@@ -269,7 +275,9 @@ impl Program {
         plan.is_of_start(self.vdso.is_none() || !config.serve || sysinfo.is_some())?;
         let entry = old.get(AT_ENTRY).filter(|_| self.code.has_more_to_come());
         let detour = entry.zip(self.hook.entry);
-        if let Some((_, door)) = detour {
+        let linker = self.code.linker.zip(self.hook.linker);
+        // A dynamic linker that finds its own entry point there loads a program.
+        if let Some((_, door)) = detour.filter(|_| linker.is_none()) {
             stack.set(AT_ENTRY, at + region::HOOK + door);
         }
         if !stack.same_size(old) {
@@ -284,7 +292,13 @@ impl Program {
             // Until the libraries' calls are redirected, the hook would not see that the program confines itself.
             state.real_calls = 1;
         }
-        Ok(Start { stack, state })
+        let linker = linker.zip(self.hook.entry).map(|((arguments, linker), entry)| {
+            // Until the program is entered, `detach` finds there that the region is needed.
+            state.no_cell = at + region::HOOK + entry;
+            state.entry_cell = at + region::STATE + offset_of!(HookState, no_cell) as u64;
+            (at + region::HOOK + linker, arguments)
+        });
+        Ok(Start { stack, state, linker })
     }
 
     /// Returns the thunk that AT_SYSINFO will point to, in an ABI that has it. The thunk continues in the kernel's code

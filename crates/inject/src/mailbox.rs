@@ -93,6 +93,7 @@ impl HookState {
             real_calls,
             more_timeouts,
             reserved,
+            no_cell,
         } = *self;
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let words = [
@@ -101,6 +102,7 @@ impl HookState {
             pair(silent, stack_lock),
             pair(ptracer, real_calls),
             pair(more_timeouts, reserved),
+            no_cell,
         ];
         words.iter().flat_map(|w| w.to_le_bytes()).collect()
     }
@@ -320,11 +322,12 @@ mod tests {
             real_calls: 6,
             more_timeouts: 7,
             reserved: 8,
+            no_cell: 9,
         };
         let fields = crate::mailbox_layout::fields().into_iter();
         let offsets = fields.filter(|(structure, ..)| *structure == "fp_hook_state");
         let found: Vec<u8> = offsets.map(|(.., offset)| state.bytes()[offset]).collect();
-        assert_eq!(found, [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(found, [1, 2, 3, 4, 5, 6, 7, 9]);
         assert_eq!(state.bytes().len(), size_of::<HookState>());
     }
 

@@ -39,6 +39,7 @@ pub struct HookState {
     pub real_calls: u32,
     pub more_timeouts: u32,
     pub reserved: u32,
+    pub no_cell: u64,
 }
 
 /// Returns every field: struct, name, offset.
@@ -60,6 +61,7 @@ pub fn fields() -> Vec<(&'static str, &'static str, usize)> {
         ("fp_hook_state", "ptracer", offset_of!(HookState, ptracer)),
         ("fp_hook_state", "real_calls", offset_of!(HookState, real_calls)),
         ("fp_hook_state", "more_timeouts", offset_of!(HookState, more_timeouts)),
+        ("fp_hook_state", "no_cell", offset_of!(HookState, no_cell)),
     ]
 }
 

@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use nix::sys::stat::fstat;
 
+use crate::abi::Abi;
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
 use crate::sites::{self, Cache, Role};
-use crate::stack::{AT_BASE, AT_PHDR, InitialStack};
+use crate::stack::{AT_BASE, AT_ENTRY, AT_PHDR, InitialStack};
 use crate::target::open_path;
+use crate::tracee::Tracee;
 
 /// Code of the program that is mapped already: the program, and its interpreter if it names one.
 pub struct Code {
@@ -20,10 +22,19 @@ pub struct Code {
     /// Sites and load bias of the program itself and of its interpreter.
     pub program: (Arc<sites::Scan>, u64),
     pub interpreter: Option<(Arc<sites::Scan>, u64)>,
+    /// What the program calls first, and where it goes on, if it is a dynamic linker that was executed as a program.
+    pub linker: Option<[u64; 2]>,
 }
 
 impl Code {
-    pub fn read(pid: i32, scans: &Cache, stack: &InitialStack, maps: &[Mapping]) -> Result<Code> {
+    pub fn read(
+        tracee: &mut Tracee,
+        abi: &dyn Abi,
+        scans: &Cache,
+        stack: &InitialStack,
+        maps: &[Mapping],
+    ) -> Result<Code> {
+        let pid = tracee.pid();
         let exe = format!("/proc/{pid}/exe");
         let file = open_path(&exe)?;
         let program = scans.scan(&file, Role::Program).map_err(|e| Error::io(&exe, e))?;
@@ -32,7 +43,12 @@ impl Code {
         let base = stack.get(AT_BASE).filter(|base| *base != 0);
         let mapping = base.and_then(|base| maps.iter().find(|m| m.start == base));
         let interpreter = mapping.and_then(|mapping| library(pid, scans, maps, mapping));
+        let linker = stack.get(AT_ENTRY).filter(|_| interpreter.is_none()).and_then(|entry| {
+            let code = tracee.memory().ok()?.bytes(entry, 16).ok()?;
+            abi.linker(&code, entry)
+        });
         Ok(Code {
+            linker,
             loaded,
             program: (program, program_bias),
             interpreter,
@@ -48,7 +64,7 @@ impl Code {
 
     /// Returns whether the interpreter still has to map the C library. musl's is the interpreter itself.
     pub fn has_more_to_come(&self) -> bool {
-        self.interpreter.is_some() && !self.program.0.is_musl()
+        self.linker.is_some() || self.interpreter.is_some() && !self.program.0.is_musl()
     }
 }
 

@@ -11,7 +11,8 @@
 //! | 28672 | 8192 | the journal of the changes, and the thunks of the vDSO's entry points (`redirection/`) | read, execute |
 //!
 //! In a program that starts without a kernel's vDSO, AT_SYSINFO_EHDR points to the image. It is alone in its mapping there:
-//! some programs unmap all of the mapping that holds the vDSO, as Valgrind does. fastpath's own code uses a second image.
+//! some programs unmap all of the mapping that holds the vDSO, as Valgrind does. fastpath's own code uses a second image, and so do the
+//! system calls that are rescued: the first one may call the kernel's vDSO, which the program may have unmapped.
 //!
 //! Thunks for system calls of the program and its libraries are on pages of their own, near that code
 //! (`hooked_calls.rs`).
@@ -137,8 +138,8 @@ fn place_near_below(maps: &[Mapping], vdso_base: u64, ceiling: u64) -> Result<u6
     /// One page, so that an overrun of one mapping does not hit the other.
     const DISTANCE: u64 = 4096;
     let reached = |at: &u64| at.abs_diff(vdso_base) < REACH;
-    let above =
-        maps::gap_above(maps, vdso_base, SIZE, DISTANCE).filter(|at| reached(at) && at + SIZE + DISTANCE <= ceiling);
+    let above = maps::gap_above(maps, vdso_base, SIZE_WITH_OWN_IMAGE, DISTANCE)
+        .filter(|at| reached(at) && at + SIZE_WITH_OWN_IMAGE + DISTANCE <= ceiling);
     let lowest = maps
         .iter()
         .rev()
@@ -150,7 +151,7 @@ fn place_near_below(maps: &[Mapping], vdso_base: u64, ceiling: u64) -> Result<u6
     let lowest = lowest.unwrap_or_else(|lowest| lowest);
     let is_stack = |m: &&Mapping| m.name.starts_with("[stack");
     let below = || {
-        let free = maps::gap_below(maps, lowest, SIZE, DISTANCE).filter(reached)?;
+        let free = maps::gap_below(maps, lowest, SIZE_WITH_OWN_IMAGE, DISTANCE).filter(reached)?;
         // Not where the stack would grow to.
         let grows_here = maps
             .iter()
@@ -159,11 +160,11 @@ fn place_near_below(maps: &[Mapping], vdso_base: u64, ceiling: u64) -> Result<u6
         (!grows_here).then_some(free)
     };
     // Where a stack that ends at the vDSO is in the way: below all that it may become. The kernel itself may map as
-    // near to it as 128 MiB (arch/x86/mm/mmap.c: SIZE_128M, stack_maxrandom_size).
+    // near to it as 128 MiB (arch/x86/mm/mmap.c: SIZE_WITH_OWN_IMAGE_128M, stack_maxrandom_size).
     let below_the_stack = || {
         let stack = maps.iter().find(is_stack)?;
         let ceiling = stack.start.checked_sub(STACK_ROOM)?;
-        maps::gap_below(maps, ceiling, SIZE, DISTANCE).filter(reached)
+        maps::gap_below(maps, ceiling, SIZE_WITH_OWN_IMAGE, DISTANCE).filter(reached)
     };
     above
         .or_else(below)

@@ -60,10 +60,7 @@ pub fn add(
         ..Rescued::default()
     };
     if plan.routines.is_empty() {
-        result.refused = Some(match result.withheld.is_empty() {
-            true => "the kernel's functions may change registers that a system call keeps".to_owned(),
-            false => result.withheld.join("; "),
-        });
+        result.refused = Some(result.withheld.join("; "));
         return Ok(result);
     }
     let mut taken = maps.to_vec();

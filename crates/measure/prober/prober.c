@@ -284,13 +284,19 @@ static void show(const u8 *from, u32 pages) {
 			syscall3(NR_write, 1, (u32)nothing, 4096);
 }
 
-/* Returns fastpath's image: the vDSO itself, or what its clock_gettime jumps to. An image is one page. */
+/* Returns fastpath's image: the vDSO itself, or what its clock_gettime jumps to, by a stub in the vDSO
+ * (crates/inject/src/redirection/stub.rs). An image is one page. */
 static const u8 *image(void) {
+	enum { VDSO_SIZE = 2 * 4096, TO_IMAGE = 11 };
 	const u8 *code = (const u8 *)vdso[CLOCK_GETTIME];
 
 	if (!code || *code != 0xe9 /* jmp rel32 */)
 		return ehdr;
-	return (const u8 *)(((u32)code + 5 + *(const u32 *)(code + 1)) & ~4095u);
+	code += 5 + *(const u32 *)(code + 1);
+	/* je rel32 */
+	if ((u32)(code - ehdr) < VDSO_SIZE && code[TO_IMAGE] == 0x0f && code[TO_IMAGE + 1] == 0x84)
+		code += TO_IMAGE + 6 + *(const u32 *)(code + TO_IMAGE + 2);
+	return (const u8 *)((u32)code & ~4095u);
 }
 
 static u32 number(const char **text) {

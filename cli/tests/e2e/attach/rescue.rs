@@ -84,10 +84,11 @@ fn a_rescued_program_sees_no_difference_from_its_system_calls() {
         let before = code(pid);
         for _ in 0..3 {
             let outcome = rescue(pid).expect_success();
-            // libc has some that it falls back to, and that cannot be redirected.
+            // libc has some that it falls back to, and that cannot be redirected. Only the kernel's vDSO answers `time`.
             let err = &outcome.err;
+            let mut left_alone = err.lines().filter(|line| line.contains("raw-calls at 0x"));
             assert!(
-                err.contains("are rescued") && !err.contains("raw-calls at 0x"),
+                err.contains("are rescued") && left_alone.all(|line| line.contains("a program may unmap")),
                 "{outcome:#?}"
             );
             assert!(code(pid) != before);
@@ -326,10 +327,10 @@ fn the_dry_run_lists_the_sites_and_the_reasons() {
     let document: serde_json::Value = serde_json::from_str(&outcome.out).expect("a document");
     let sites = document["files"][0]["sites"].as_array().expect("sites");
     let count = |kind: &str| sites.iter().filter(|site| site["window"] == kind).count();
-    assert_eq!((count("before"), count("behind")), (7, 0), "{document:#}");
+    assert_eq!((count("before"), count("behind")), (6, 0), "{document:#}");
     let outcome = finish(fastpath(&["audit", "--rescue", &program])).expect_success();
     assert!(
-        outcome.out.contains("would redirect 7, and leave 0 alone"),
+        outcome.out.contains("would redirect 6, and leave 1 alone"),
         "{outcome:#?}"
     );
     finish(fastpath(&["audit", "--rescue", "/no/such/file"])).expect_code(66);

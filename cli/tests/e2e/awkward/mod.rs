@@ -5,4 +5,5 @@ mod askers;
 mod calls;
 mod execs;
 mod limits;
+mod moved;
 mod requests;

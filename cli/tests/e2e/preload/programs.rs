@@ -45,6 +45,21 @@ fn callers_of_reads_are_found_from_each_instruction() {
     });
 }
 
+#[test]
+fn clocks_are_right_where_a_program_moved_its_vdso() {
+    let Some(program) = crate::common::helper_program("moved-vdso", "cc", &[]) else {
+        return;
+    };
+    let server = Server::start();
+    for mode in ["moved", "restored"] {
+        let outcome = finish(verbose(&server, &[&program, mode])).expect_success();
+        assert!(
+            outcome.err.contains(SERVED) && outcome.out == "right\n",
+            "{mode}: {outcome:#?}"
+        );
+    }
+}
+
 /// If the page does not answer, the program uses the kernel's own code, which was copied behind the image.
 #[test]
 fn a_program_whose_page_has_no_publisher_reads_by_the_kernel() {

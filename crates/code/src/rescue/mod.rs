@@ -195,7 +195,10 @@ pub fn analyse(bytes: &[u8]) -> Result<Analysis, String> {
         address,
         calls,
         by,
-        window: code.window(address, by, true),
+        window: match (calls, by) {
+            (Calls::One(Call::Time), By::SystemCall) => Err(Reason::KernelsOnly),
+            _ => code.window(address, by, true),
+        },
     });
     Ok(Analysis {
         sites: sites.collect(),

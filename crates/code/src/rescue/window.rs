@@ -138,6 +138,8 @@ pub enum Reason {
     FirstByte,
     /// The file is loaded at any address, and an address below 2 GiB is needed.
     Movable,
+    /// No code in user space answers the call but the kernel's vDSO, which the program may unmap.
+    KernelsOnly,
 }
 
 impl fmt::Display for Reason {
@@ -153,6 +155,9 @@ impl fmt::Display for Reason {
             Reason::CrossesPage => f.write_str("a jump there would lie in two pages"),
             Reason::FirstByte => {
                 f.write_str("no instruction before it can become a jump and keep its first byte, as probes require")
+            }
+            Reason::KernelsOnly => {
+                f.write_str("only the kernel's vDSO answers it faster, and a program may unmap that")
             }
             Reason::Movable => f.write_str("its program may be loaded above 2 GiB"),
         }

@@ -53,6 +53,10 @@ const COMPILE_FLAGS: &[&str] = &[
     "-Werror",
 ];
 
+/// The same for gcc, whose padding makes the two hot functions larger than Linux 6.1's gettimeofday
+/// (crates/inject/src/redirection/seat.rs).
+const GCC_FLAGS: &[&str] = &["-falign-labels=1", "-falign-jumps=1", "-falign-loops=1"];
+
 const LINK_FLAGS: &[&str] = &[
     "-shared",
     "-nostdlib",
@@ -152,8 +156,10 @@ pub fn link(toolchain: &Toolchain, isa: Isa, audience: Audience, source: &Path, 
     if toolchain.is_clang {
         command.arg(format!("--target={}", facts.clang_target));
     }
+    let of_gcc = GCC_FLAGS.iter().filter(|_| !toolchain.is_clang);
     command
         .args(COMPILE_FLAGS)
+        .args(of_gcc)
         .args(facts.machine_flags)
         .args(facts.image_flags);
     let shared = facts.shared_folder.map(|shared| source.join(shared));

@@ -57,6 +57,8 @@ pub struct Hook {
     pub before_syscall_go: Option<u64>,
     /// Offset of the code that replaces the program's entry point; only where libraries have sites.
     pub entry: Option<u64>,
+    /// Offset of the code with which a dynamic linker begins that is executed as a program; only where it is known how it begins.
+    pub linker: Option<u64>,
     /// Calls for time that have a routine (`hook/ISA/rescue.S`): their names, the offsets of the routines, and those
     /// of the words for the addresses of the functions that answer.
     pub rescue: &'static [(&'static str, u64, u64)],
@@ -123,6 +125,12 @@ pub trait Abi: Sync {
     /// Returns `from`, changed to execute the code of [`Abi::batch`] at `pc` for the table at `table`.
     fn batch_registers(&self, from: &Registers, pc: u64, table: u64) -> Registers {
         self.call_registers(from, pc, 0, [table, 0, 0, 0, 0, 0])
+    }
+
+    /// Returns what a dynamic linker with this `code` at its entry point `at` calls first, to load a program, and where it goes on;
+    /// `None` for other programs, and in an ABI whose hook does not need it.
+    fn linker(&self, _code: &[u8], _at: u64) -> Option<[u64; 2]> {
+        None
     }
 
     /// Returns the hook for its programs; `None` if this build left it out.

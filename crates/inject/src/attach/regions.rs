@@ -37,7 +37,9 @@ impl Found {
         let memory = Memory::open(self.pid)?;
         let mut in_force = Vec::new();
         for record in &self.journal.records {
-            let bytes = memory.bytes(record.address, record.original.len())?;
+            let Some(bytes) = bytes_of(&memory, record)? else {
+                continue;
+            };
             match record.place(&bytes) {
                 Place::Original => {}
                 Place::Changed => in_force.push((record, bytes)),
@@ -65,8 +67,8 @@ impl Found {
             .iter()
             .filter(|record| record.purpose == Purpose::Seat)
         {
-            let bytes = memory.bytes(record.address, record.original.len())?;
-            if record.place(&bytes) != Place::Original {
+            let bytes = bytes_of(&memory, record)?;
+            if bytes.is_some_and(|bytes| record.place(&bytes) != Place::Original) {
                 return Ok(true);
             }
         }
@@ -98,5 +100,16 @@ impl Found {
             .into_iter()
             .chain(slow_path)
             .collect())
+    }
+}
+
+/// Returns the bytes in the place of a record; `None` if the program has moved its vDSO away: what was changed there does not go
+/// to the region any more.
+fn bytes_of(memory: &Memory, record: &Record) -> Answer<Option<Vec<u8>>> {
+    let is_in_vdso = matches!(record.purpose, Purpose::Entry | Purpose::Seat | Purpose::SlowPath);
+    match memory.bytes(record.address, record.original.len()) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(_) if is_in_vdso => Ok(None),
+        Err(e) => Err(e.into()),
     }
 }

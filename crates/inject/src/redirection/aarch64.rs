@@ -1,10 +1,11 @@
 //! AArch64: one instruction, a `B` to the image. It replaces the first instruction, or the one after the `BTI` or
 //! `PACIASP` that indirect branches must land on where the kernel maps its vDSO guarded (PROT_BTI). `PACIASP` also
-//! signs the return address, which the image would use as it is: so the code on the way to the image removes the
-//! signature, and the return to the kernel's function signs again.
+//! signs the return address, which the image would use as it is: so the stub, on the way to the image, removes the
+//! signature, and the thunk, on the way to the kernel's function, signs again.
 //!
 //! Encodings: Arm Architecture Reference Manual, chapter C4.1.
 
+use super::stub::number_of;
 use super::{Displaced, Entry};
 
 const WORD: usize = 4;
@@ -26,16 +27,12 @@ pub fn displace(entry: &Entry<'_>, target: u64, thunk_at: u64) -> Result<Displac
     let at = index * WORD;
     let from = entry.address() + at as u64;
     let behind = |words: usize| thunk_at + (words * WORD) as u64;
-    let reach = "the image is out of a branch's reach";
-    let (thunk, jump) = match words.first().and_then(|first| signature(*first)) {
-        None => (relocate(instruction, from, thunk_at)?, branch(from, target)),
-        Some((sign, authenticate)) => {
-            let mut thunk = [vec![sign], relocate(instruction, from, behind(1))?].concat();
-            let door = behind(thunk.len());
-            thunk.extend([authenticate, branch(behind(thunk.len() + 1), target).ok_or(reach)?]);
-            (thunk, branch(from, door))
-        }
+    let thunk = match words.first().and_then(|first| signature(*first)) {
+        None => relocate(instruction, from, thunk_at)?,
+        Some((sign, _)) => [vec![sign], relocate(instruction, from, behind(1))?].concat(),
     };
+    let jump = branch(from, target);
+    let reach = "the image is out of a branch's reach";
     let jump = jump.ok_or(reach)?;
     Ok(Displaced {
         at,
@@ -44,6 +41,43 @@ pub fn displace(entry: &Entry<'_>, target: u64, thunk_at: u64) -> Result<Displac
         // A single instruction is overwritten: a thread at it executes the jump.
         moved: Vec::new(),
     })
+}
+
+/// Returns the stub at `at` of a function, which goes to `target`, or, where it was moved, into the function. An instruction that
+/// is relative to its own address cannot be moved along: the system call.
+pub fn stub(entry: &Entry<'_>, function: &str, target: u64, at: u64) -> Result<Vec<u8>, String> {
+    let word = |index: usize| {
+        let bytes = entry.bytes().get(index * WORD..)?.first_chunk()?;
+        Some(u32::from_le_bytes(*bytes))
+    };
+    let signed = word(0).and_then(signature);
+    let index = usize::from(word(0).is_some_and(is_landing));
+    let instruction = word(index).ok_or("it is too short")?;
+    let from = entry.address() + (index * WORD) as u64;
+    let authenticate = signed.map(|(_, authenticate)| authenticate);
+    // adr x16, .; movz and movk x17; cmp x16, x17
+    let mut words = vec![0x1000_0010];
+    for part in 0..4 {
+        let opcode = if part == 0 { 0xd280_0011 } else { 0xf280_0011 };
+        words.push(opcode | part << 21 | ((at >> (16 * part)) as u32 & 0xffff) << 5);
+    }
+    words.push(0xeb11_021f);
+    // b.ne behind the branch to the image
+    words.push(0x5400_0001 | (2 + authenticate.iter().len() as u32) << 5);
+    words.extend(authenticate);
+    let here = |words: &[u32]| at + (words.len() * WORD) as u64;
+    words.push(branch(here(&words), target).ok_or("the image is out of a branch's reach")?);
+    let moved = relocate(instruction, from, here(&words))?;
+    // Longer code has a literal.
+    if moved.len() <= 3 {
+        words.extend(moved);
+    } else {
+        let number = number_of(fastpath_image::Isa::Aarch64, function).ok_or("it has no system call")?;
+        words.extend(authenticate);
+        // mov x8, #number; svc #0; ret
+        words.extend([0xd280_0008 | number << 5, 0xd400_0001, 0xd65f_03c0]);
+    }
+    Ok(words.into_iter().flat_map(u32::to_le_bytes).collect())
 }
 
 /// Returns whether an indirect branch may land on this: `BTI c`, `BTI jc`, `PACIASP`, `PACIBSP`.
@@ -235,19 +269,41 @@ mod tests {
                 offset: 0,
                 size: code.len(),
             };
-            let image = FROM - 0x6000;
-            let displaced = displace(&entry, image, AT).unwrap();
+            let (stub, image) = (FROM + 0x800, FROM - 0x6000);
+            let displaced = displace(&entry, stub, AT).unwrap();
             assert_eq!(displaced.at, 4, "what indirect branches land on stays");
-            let words: Vec<u32> = displaced
-                .thunk
-                .chunks(4)
-                .map(|w| u32::from_le_bytes(w.try_into().unwrap()))
-                .collect();
             let back = [sign, stp, b(AT + 8, FROM + 8)];
-            let door = [authenticate, b(AT + 16, image)];
-            assert_eq!(words, [&back[..], &door].concat());
-            assert_eq!(displaced.jump, b(FROM + 4, AT + 12).to_le_bytes());
+            assert_eq!(displaced.thunk, back.map(u32::to_le_bytes).concat());
+            assert_eq!(displaced.jump, b(FROM + 4, stub).to_le_bytes());
+            // A moved stub goes on in the function, with the signature.
+            let ends = [authenticate, b(stub + 32, image), stp, b(stub + 40, FROM + 8)];
+            let words = super::stub(&entry, "clock_gettime", image, stub).unwrap();
+            assert_eq!(words[28..], ends.map(u32::to_le_bytes).concat());
         }
+    }
+
+    #[test]
+    fn a_moved_stub_whose_instruction_is_relative_makes_the_system_call() {
+        // adrp x3, -0x5000
+        let entry = Entry {
+            code: &0xf0ff_ffc3_u32.to_le_bytes(),
+            base: FROM,
+            offset: 0,
+            size: 4,
+        };
+        let words = stub(&entry, "clock_gettime", FROM - 0x6000, FROM + 0x800).unwrap();
+        // adr x16, .; movz and movk x17; cmp x16, x17; b.ne +8
+        let address = [0x1000_0010, 0xd283_0011, 0xf2b0_0011, 0xf2df_fff1, 0xf2e0_0011];
+        assert_eq!(words[..20], address.map(u32::to_le_bytes).concat());
+        let ends = [0xeb11_021f, 0x5400_0041, b(FROM + 0x800 + 28, FROM - 0x6000)];
+        assert_eq!(words[20..32], ends.map(u32::to_le_bytes).concat());
+        // mov x8, #113; svc #0; ret
+        assert_eq!(
+            words[32..],
+            [0xd280_0e28_u32, 0xd400_0001, 0xd65f_03c0]
+                .map(u32::to_le_bytes)
+                .concat()
+        );
     }
 
     #[test]

@@ -202,11 +202,6 @@ impl Frames {
         Some([&length.to_le_bytes()[..], &description].concat())
     }
 
-    /// Returns the program that describes code without a frame of its own in the place of this function.
-    pub fn without_any(&self) -> Vec<u8> {
-        vec![NOP; self.program.len()]
-    }
-
     fn padded(&self, mut program: Vec<u8>) -> Option<Vec<u8>> {
         (program.len() <= self.program.len()).then(|| {
             program.resize(self.program.len(), NOP);

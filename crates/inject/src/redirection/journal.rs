@@ -125,11 +125,13 @@ impl Record {
     }
 
     /// Returns whether an address is in the middle of this change, though an instruction of the changed code may begin
-    /// there: such a change leaves the first byte as it is, or replaces a function.
+    /// there: such a change leaves the first byte as it is, or replaces a function. Or it is in a stub, where there was no code.
     pub fn is_inside(&self, address: u64) -> bool {
+        let is_stub = self.purpose == Purpose::Entry && self.original.iter().all(|byte| *byte == 0);
         let keeps_first = self.original.first() == self.replacement.first();
-        (keeps_first || self.purpose == Purpose::Seat)
-            && (self.address + 1..self.address + self.original.len() as u64).contains(&address)
+        let first = self.address + u64::from(!is_stub);
+        (is_stub || keeps_first || self.purpose == Purpose::Seat)
+            && (first..self.address + self.original.len() as u64).contains(&address)
     }
 }
 

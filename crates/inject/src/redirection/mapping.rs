@@ -187,17 +187,24 @@ pub fn unmap(calls: &mut RemoteCalls<'_>, at: u64) -> Result<()> {
 /// Returns the parts of the region at `at` in a process with these mappings.
 pub fn parts(at: u64, maps: &[Mapping]) -> Vec<std::ops::Range<u64>> {
     let whole = at..at + region::SIZE;
-    let has_own_image = maps.iter().any(|m| is_region(m) && m.start == at + region::OWN_IMAGE);
-    let own_image = has_own_image.then_some(at + region::OWN_IMAGE..at + region::SIZE_WITH_OWN_IMAGE);
-    let parts = std::iter::once(whole).chain(own_image);
+    let parts = std::iter::once(whole).chain(own_image(at, maps));
     parts.chain(from(maps, region::SIZE)).collect()
+}
+
+/// Returns the second image of the region at `at`, if it has one.
+fn own_image(at: u64, maps: &[Mapping]) -> Option<std::ops::Range<u64>> {
+    let is_there = maps.iter().any(|m| is_region(m) && m.start == at + region::OWN_IMAGE);
+    is_there.then_some(at + region::OWN_IMAGE..at + region::SIZE_WITH_OWN_IMAGE)
 }
 
 /// Returns the parts with code of the region at `at`. Addresses of its data are left on stacks by code that has returned.
 pub fn code(at: u64, maps: &[Mapping]) -> Vec<std::ops::Range<u64>> {
     let own = [region::IMAGE..region::STATE, region::JOURNAL..region::SIZE];
     let own = own.map(|part| at + part.start..at + part.end);
-    own.into_iter().chain(from(maps, region::SIZE)).collect()
+    own.into_iter()
+        .chain(own_image(at, maps))
+        .chain(from(maps, region::SIZE))
+        .collect()
 }
 
 /// Returns the pages of thunks in a process with these mappings.

@@ -1,7 +1,7 @@
 //! Plans the redirection of the entry points of a kernel's vDSO to the image, as a function of bytes.
 //!
-//! The kernel's vDSO stays where it is. Only the first bytes of an entry point are overwritten, with a jump to the
-//! image; the displaced instructions go to a thunk, which ends in a jump to the code after them. So the kernel's
+//! The kernel's vDSO stays where it is. Only the first bytes of an entry point are overwritten, with a jump towards the
+//! image (`stub.rs`); the displaced instructions go to a thunk, which ends in a jump to the code after them. So the kernel's
 //! functions stay callable, with their data in place, and nothing that a thread, a signal frame or the kernel refers to
 //! changes its address.
 //!
@@ -10,12 +10,12 @@
 mod aarch64;
 pub(crate) mod apply;
 mod call_frames;
-mod general;
 mod journal;
 pub(crate) mod mapping;
 mod plan_region;
 mod seat;
 mod slow_path;
+mod stub;
 mod x86;
 
 use std::ops::Range;
@@ -59,6 +59,8 @@ pub struct Redirection {
     pub kernel: KernelFunctions,
     /// Changes to the vDSO; each is one write, within one page.
     pub patches: Vec<EntryPatch>,
+    /// Addresses in the region and the vDSO that patches contain: the patch, and the offset in it of eight bytes.
+    addresses: Vec<(usize, usize)>,
     /// Overwritten instructions that are not the first of a function.
     pub moved: Vec<Moved>,
     /// Functions that the image would serve, and that cannot be redirected.
@@ -141,6 +143,7 @@ pub fn plan(
             Some(vdso_base + export.offset)
         }),
         patches: Vec::new(),
+        addresses: Vec::new(),
         moved: Vec::new(),
         left_alone: Vec::new(),
         seat: None,
@@ -177,19 +180,23 @@ pub fn plan(
         let entry = Entry::new(vdso, vdso_base, export);
         let thunk_offset = redirection.thunks.len().next_multiple_of(THUNK_ALIGNMENT);
         let thunk_at = thunks_at + thunk_offset as u64;
+        let before = redirection.patches.len();
         let target = match &redirection.seat {
-            Some(seat) => redirection.patches[0].address + seat.clock_gettime,
-            None => image_at + in_image.start,
+            Some(seat) => Ok(redirection.patches[0].address + seat.clock_gettime),
+            None => redirection.add_stub(image.isa(), function, &entry, image_at + in_image.start),
         };
-        let displaced = match image.isa() {
+        let displaced = target.and_then(|target| match image.isa() {
             Isa::X86_64 => x86::displace(&entry, 64, target, thunk_at),
             Isa::I386 => x86::displace(&entry, 32, target, thunk_at),
-            Isa::Aarch64 => aarch64::displace(&entry, target, thunk_at),
-            isa => Err(format!("programs of {isa} are not redirected")),
-        };
+            _ => aarch64::displace(&entry, target, thunk_at),
+        });
         match displaced.and_then(|displaced| entry.within_a_page(displaced)) {
             Ok(displaced) => redirection.add(function, &entry, displaced, thunk_offset, thunk_at),
-            Err(why) => redirection.left_alone.push(LeftAlone { function, why }),
+            Err(why) => {
+                redirection.patches.truncate(before);
+                redirection.addresses.retain(|(patch, _)| *patch < before);
+                redirection.left_alone.push(LeftAlone { function, why });
+            }
         }
     }
     redirection.fill_seat(image, image_at, (vdso, vdso_base), &frames, thunks_at)?;
@@ -241,6 +248,7 @@ impl Redirection {
         if let Ok((seat, displaced, frames)) = planned {
             self.add("gettimeofday", &gettimeofday, displaced, 0, thunks_at);
             self.patches.push(frames);
+            self.addresses.extend(seat.addresses.iter().map(|place| (0, *place)));
             self.seat = Some(seat);
         }
     }
@@ -260,6 +268,7 @@ impl Redirection {
                 bytes: instance.bytes(),
                 at: image_at,
                 clock_gettime: self.kernel.address("clock_gettime"),
+                gettimeofday: self.kernel.address("gettimeofday"),
                 slow_path: &seat::functions_behind(&seat.code, image.bytes()),
             };
             let patch = &mut self.patches[0];
@@ -278,7 +287,9 @@ impl Redirection {
             kernel: self.kernel,
             ..InstanceConfig::at(Placement::at(image_at))
         };
-        Instance::new(image, &options).map_err(|e| Error::Unsupported(e.to_string()))
+        let mut instance = Instance::new(image, &options).map_err(|e| Error::Unsupported(e.to_string()))?;
+        instance.pin(image, image_at);
+        Ok(instance)
     }
 
     /// Returns the same for a vDSO and a region that lie this much higher, in programs for x86-64: the code refers to
@@ -289,6 +300,13 @@ impl Redirection {
             let address = self.kernel.address(function);
             (address != 0).then(|| address.wrapping_add(distance))
         });
+        for (patch, place) in &self.addresses {
+            raise(&mut moved.patches[*patch].replacement, *place, distance);
+            // What `run` has in its place; nothing if there is no slow path.
+            if *patch == 0 {
+                raise(&mut moved.slow_path.seat, *place, distance);
+            }
+        }
         let slow_path = moved.slow_path.records.iter_mut().chain(&mut moved.slow_path.stays);
         let addresses = slow_path.flat_map(|record| [&mut record.address, &mut record.thunk]);
         let patches = moved.patches.iter_mut().map(|patch| &mut patch.address);
@@ -334,6 +352,13 @@ impl Redirection {
             Some(left) => format!("the kernel's {} cannot be redirected: {}", left.function, left.why),
             None => "the kernel's vDSO has no clock_gettime".to_owned(),
         })
+    }
+}
+
+/// Raises the address that code contains at this offset.
+fn raise(code: &mut [u8], at: usize, distance: u64) {
+    if let Some(address) = code.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+        *address = u64::from_le_bytes(*address).wrapping_add(distance).to_le_bytes();
     }
 }
 

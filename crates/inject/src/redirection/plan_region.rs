@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use fastpath_code::rescue::thunk::Routine;
-use fastpath_image::{Instance, InstanceConfig, Isa, KernelFunctions, Placement, Vdso};
+use fastpath_image::{Instance, InstanceConfig, Isa, Placement, Vdso};
 use fastpath_page::ClockSet;
 
 use super::slow_path::SlowPath;
@@ -21,7 +21,8 @@ pub struct RegionPlan {
     /// state and the mailbox are to be mapped ([`crate::region`]). Everything but these three must be readable and
     /// executable.
     pub code: Vec<u8>,
-    /// Bytes of the image that is the program's vDSO, if it is one: then the image in `code` is the second one.
+    /// Bytes of the image that the program's vDSO is, or goes to, if fastpath's own code uses another: that is the one in
+    /// `code`.
     pub vdso: Vec<u8>,
     /// Changes that put the region in force, once it is mapped completely.
     pub patches: Vec<EntryPatch>,
@@ -33,8 +34,7 @@ pub struct RegionPlan {
     pub left_alone: Vec<LeftAlone>,
     /// Contents of the region's journal; already in `code`.
     pub journal: Journal,
-    /// Code for the program's own system calls for time. None, unless they were asked for, or if the kernel's functions
-    /// may change registers that a system call keeps.
+    /// Code for the program's own system calls for time. None, unless they were asked for.
     pub routines: Vec<Routine>,
 }
 
@@ -68,8 +68,6 @@ pub(super) struct Known {
     clocks: ClockSet,
     abi: &'static dyn Abi,
     redirection: Redirection,
-    /// Whether the functions that answer a program's own system calls use general registers only.
-    uses_general_registers: OnceLock<bool>,
 }
 
 /// The last ones, of programs of 64 and 32 bits.
@@ -102,19 +100,7 @@ impl Known {
             clocks,
             abi,
             redirection: plan(image, vdso, vdso_base, image_at, thunks_at, clocks)?,
-            uses_general_registers: OnceLock::new(),
         })
-    }
-
-    fn uses_general_registers(&self) -> bool {
-        let find = || {
-            let (Ok(parsed), Some(hook)) = (Vdso::parse(&self.vdso), self.abi.hook()) else {
-                return false;
-            };
-            let names: Vec<&str> = hook.rescue.iter().map(|(name, ..)| *name).collect();
-            super::general::uses_general_registers(&self.vdso, &parsed, &names)
-        };
-        *self.uses_general_registers.get_or_init(find)
     }
 
     /// Returns the region for a program that the plan suits.
@@ -124,11 +110,13 @@ impl Known {
         if let Some(why) = redirection.refusal() {
             return Err(Error::Unsupported(why));
         }
-        let kernel = redirection.kernel;
         let region_at = self.region_at.wrapping_add(distance);
         let mut plan = RegionPlan::from_redirection(self.abi, region_at, redirection, vdso_base, self.clocks)?;
-        if rescue && self.uses_general_registers() {
-            plan.put_routines(self.abi, region_at, kernel)?;
+        if rescue {
+            let image = region::IMAGE as usize..region::HOOK as usize;
+            plan.vdso = plan.code[image].to_vec();
+            plan.add_own_image(self.abi, region_at)?;
+            plan.put_routines(self.abi, region_at)?;
         }
         Ok(plan)
     }
@@ -146,10 +134,11 @@ impl RegionPlan {
     ) -> Result<RegionPlan> {
         let mut plan = RegionPlan::from_redirection(abi, region_at, Redirection::default(), 0, clocks)?;
         if is_vdso {
+            plan.vdso = vdso_at(abi, region_at + region::IMAGE)?;
             plan.add_own_image(abi, region_at)?;
         }
         if rescue {
-            plan.put_routines(abi, region_at, KernelFunctions::NONE)?;
+            plan.put_routines(abi, region_at)?;
         }
         Ok(plan)
     }
@@ -208,8 +197,9 @@ impl RegionPlan {
         Ok(())
     }
 
-    /// Fills in which functions the hook's routines call, the image's and the kernel's.
-    fn put_routines(&mut self, abi: &dyn Abi, region_at: u64, kernel: KernelFunctions) -> Result<()> {
+    /// Fills in which functions the hook's routines call: those of an image that asks the kernel by system calls. The program
+    /// may have unmapped its vDSO.
+    fn put_routines(&mut self, abi: &dyn Abi, region_at: u64) -> Result<()> {
         let (image, hook) = abi::of_this_build(abi)?;
         let image_at = region_at
             + if self.vdso.is_empty() {
@@ -218,11 +208,7 @@ impl RegionPlan {
                 region::OWN_IMAGE
             };
         for (name, routine, answers) in hook.rescue {
-            let function = match *name {
-                // Only the kernel knows them: time follows its tick.
-                "time" | "getcpu" => kernel.address(name),
-                _ => super::function_of(image, name).map_or(0, |code| image_at + code.start),
-            };
+            let function = super::function_of(image, name).map_or(0, |code| image_at + code.start);
             if function != 0 {
                 let word = region::HOOK + answers;
                 self.put(word..word + 8, &function.to_le_bytes())?;
@@ -240,7 +226,10 @@ impl RegionPlan {
             seat.replacement = slow_path.seat;
         }
         for (at, bytes) in slow_path.descriptions {
-            self.put(region::IMAGE + at..region::HOOK, &bytes)?;
+            match self.vdso.get_mut(at as usize..) {
+                Some(described) => described[..bytes.len()].copy_from_slice(&bytes),
+                None => self.put(region::IMAGE + at..region::HOOK, &bytes)?,
+            }
         }
         self.journal.records.extend(slow_path.records);
         self.write_journal()?;
@@ -273,13 +262,9 @@ impl RegionPlan {
         self.write_journal()
     }
 
-    /// Makes the image the program's vDSO, and adds a second one.
+    /// Adds a second image, for fastpath's own code, which asks the kernel by system calls.
     fn add_own_image(&mut self, abi: &dyn Abi, region_at: u64) -> Result<()> {
         let (image, _) = abi::of_this_build(abi)?;
-        let mut vdso = Redirection::default().instance(image, region_at + region::IMAGE)?;
-        // It would only make the system call. glibc returns the function's result as it is, without errno.
-        vdso.hide(image, "time");
-        self.vdso = vdso.bytes().to_vec();
         let placement = Placement {
             address: region_at + region::OWN_IMAGE,
             page_offset: region::PAGE.cast_signed() - region::OWN_IMAGE.cast_signed(),
@@ -293,6 +278,15 @@ impl RegionPlan {
     pub(crate) fn put_sysinfo_thunk(&mut self, thunk: &[u8]) -> Result<()> {
         self.put(region::THUNKS..region::STATE, thunk)
     }
+}
+
+/// Returns the image at `at` that is a program's vDSO.
+fn vdso_at(abi: &dyn Abi, at: u64) -> Result<Vec<u8>> {
+    let (image, _) = abi::of_this_build(abi)?;
+    let mut vdso = Redirection::default().instance(image, at)?;
+    // It would only make the system call. glibc returns the function's result as it is, without errno.
+    vdso.hide(image, "time");
+    Ok(vdso.bytes().to_vec())
 }
 
 impl Record {

@@ -25,9 +25,15 @@ pub(crate) struct Seat {
     pub clock_gettime: u64,
     /// Offsets in the vDSO of the kernel's clock_gettime.
     pub kernels: Range<u64>,
-    /// Displaced instructions of the kernel's clock_gettime, which are put behind the code, and the jump back.
-    pub thunk: Option<Vec<u8>>,
+    /// Displaced instructions of the kernel's clock_gettime, which are put behind the code and [`MOVED`], and the jump back.
+    pub thunk: Vec<u8>,
+    /// Offsets in the seat of addresses in the page, of eight bytes each.
+    pub addresses: Vec<usize>,
 }
+
+/// What a gettimeofday executes that was moved, because the kernel's is not there any more: the system call.
+/// `xor %eax, %eax; mov $96, %al; syscall; ret`.
+pub const MOVED: [u8; 7] = [0x31, 0xc0, 0xb0, 0x60, 0x0f, 0x05, 0xc3];
 
 /// An instance of the image.
 #[derive(Clone, Copy)]
@@ -35,8 +41,9 @@ pub struct Source<'i> {
     pub bytes: &'i [u8],
     /// Address at which it will be mapped.
     pub at: u64,
-    /// Address where it finds the kernel's clock_gettime.
+    /// Addresses where it finds the kernel's clock_gettime and gettimeofday.
     pub clock_gettime: u64,
+    pub gettimeofday: u64,
     /// The functions that the seat's code calls, right behind it and in order.
     pub slow_path: &'i [Frames],
 }
@@ -101,16 +108,19 @@ impl Seat {
             moved,
         };
         let seated = at + second.start - code.start;
-        let thunk_at = (code.end - code.start) as usize;
+        let thunk_at = (code.end - code.start) as usize + MOVED.len();
         let thunk = thunk_in_seat(frames, all, clock_gettime, seated, at, thunk_at, size);
-        let (thunk, program) = thunk.unzip();
+        let (thunk, program) = thunk.ok_or("its gettimeofday has no room for the kernel's clock_gettime")?;
         let frames = EntryPatch {
             function: "gettimeofday",
             address: gettimeofday.base + frames.program.start as u64,
             original: vdso[frames.program.clone()].to_vec(),
-            replacement: program.unwrap_or_else(|| frames.without_any()),
+            replacement: program,
         };
+        let addresses = image.page_addresses().filter(|at| code.contains(at));
+        let addresses = addresses.map(|at| (at - code.start) as usize);
         let seat = Seat {
+            addresses: addresses.collect(),
             code,
             clock_gettime: seated - at,
             kernels: clock_gettime.range(),
@@ -122,20 +132,24 @@ impl Seat {
     /// Returns the code for the address `at`, with the slow path at `slow_path_at`. The image itself does not use what is
     /// in the seat: a thread may be in it after a detach.
     pub fn code(&self, at: u64, source: Source<'_>, slow_path_at: u64) -> Result<Vec<u8>, String> {
-        let thunk_at = at + self.code.end - self.code.start;
-        let mut code = self.copied(&self.code, at, source, thunk_at, slow_path_at)?;
-        code.extend(self.thunk.iter().flatten());
+        let moved_at = at + self.code.end - self.code.start;
+        let thunk_at = moved_at + MOVED.len() as u64;
+        // The code asks the kernel for its gettimeofday only where it was moved.
+        let moved = (source.gettimeofday, moved_at);
+        let mut code = self.copied(&self.code, at, source, (thunk_at, Some(moved)), slow_path_at)?;
+        code.extend(MOVED);
+        code.extend(&self.thunk);
         Ok(code)
     }
 
-    /// Returns this part of the image for the address `at`, with the displaced instructions at `thunk_at`, and the slow path at
-    /// `slow_path_at`.
+    /// Returns this part of the image for the address `at`, with the displaced instructions at `thunk_at`, another function of the
+    /// kernel replaced by the code at `moved`, and the slow path at `slow_path_at`.
     pub fn copied(
         &self,
         part: &Range<u64>,
         at: u64,
         source: Source<'_>,
-        thunk_at: u64,
+        (thunk_at, moved): (u64, Option<(u64, u64)>),
         slow_path_at: u64,
     ) -> Result<Vec<u8>, String> {
         // The image falls back to the kernel by a jump through a slot.
@@ -152,8 +166,13 @@ impl Seat {
         let slow_path = source.slow_path_code();
         let target = |target: u64| match target.wrapping_sub(source.at) {
             offset if slow_path.contains(&offset) => slow_path_at + offset - slow_path.start,
-            _ if self.thunk.is_some() && through_slot(target) == Some(source.clock_gettime) => thunk_at,
-            _ => target,
+            _ => match through_slot(target) {
+                Some(kernels) if kernels == source.clock_gettime => thunk_at,
+                Some(kernels) => moved
+                    .filter(|(function, _)| *function == kernels)
+                    .map_or(target, |(_, to)| to),
+                None => target,
+            },
         };
         relocated(source.bytes, part, source.at, at, target)
     }

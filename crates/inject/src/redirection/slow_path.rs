@@ -57,7 +57,7 @@ impl SlowPath {
         let mut table = Table::read(vdso)?;
         let of_vdso = table.entries.len();
         let size = Table::size(of_vdso + functions.len() + 1);
-        let thunk = seat.thunk.as_ref()?;
+        let thunk = &seat.thunk;
         let displaced = &thunk[..thunk.len() - x86::JUMP_BYTES];
         let code_size = part.end - part.start + thunk.len() as u64;
         let (table_at, code_at) = places(header, segments, vdso, size, code_size)?;
@@ -82,7 +82,7 @@ impl SlowPath {
         let both = bytes[Table::COUNT_AT..][..4].to_vec();
         let count = (of_vdso as u32).to_le_bytes();
         bytes[Table::COUNT_AT..][..4].copy_from_slice(&count);
-        let code = seat.copied(&part, base + code_at, source, base + thunk_at, base + code_at);
+        let code = seat.copied(&part, base + code_at, source, (base + thunk_at, None), base + code_at);
         let mut code = code.ok()?;
         code.extend(displaced);
         let displaced = displaced.len() as u64;

@@ -52,7 +52,9 @@ fn this_machines_vdso_can_be_redirected_and_only_its_clock_functions_are() {
     let journal = Journal::parse(&plan.code[region::JOURNAL as usize..]).unwrap();
     assert_eq!(journal, plan.journal);
     let without_realtime = region_for(&vdso.bytes, vdso.base, region, ClockSet::MONOTONIC, false).unwrap();
-    assert_eq!(without_realtime.patches.len(), 1);
+    // Its stub, and the jump there.
+    let functions: Vec<_> = without_realtime.patches.iter().map(|p| p.function).collect();
+    assert_eq!(functions, ["clock_gettime"; 2]);
 }
 
 /// Regression test: Linux 7.2 exports a function that fastpath does not know, and `run` refused every program on it.
@@ -143,10 +145,10 @@ fn the_images_code_has_call_frames_and_can_be_undone() {
             "{name}"
         );
         // What is not served goes from the image's code to the displaced instructions behind it, and the kernel's code.
-        let thunk = seat.address + u64::from(seat.in_thunk);
+        let thunk = seat.address + u64::from(seat.in_thunk) + seat::MOVED.len() as u64;
         let displaced = &plan.journal.records[2].original;
         assert!(
-            seat.replacement[seat.in_thunk.into()..].starts_with(displaced),
+            seat.replacement[usize::from(seat.in_thunk) + seat::MOVED.len()..].starts_with(displaced),
             "{name}"
         );
         // A thread that is still in the region after a detach does not go to what was there.
@@ -313,7 +315,7 @@ fn a_gettimeofday_with_a_breakpoint_or_a_computed_jump_stays_in_its_place() {
     for other in [&[0xcc][..], &[0xff, 0xe0]] {
         let mut bytes = vdso.bytes.clone();
         bytes[at + 1..at + 1 + other.len()].copy_from_slice(other);
-        assert!(size(&bytes) < Some(10), "{other:x?}");
+        assert!(size(&bytes) < Some(100), "{other:x?}");
     }
 }
 

@@ -5,6 +5,7 @@
 use fastpath_code::rescue::{self, copied, is_branch};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 
+use super::stub::number_of;
 use super::{Displaced, Entry, Offsets};
 
 /// Size of `jmp rel32`.
@@ -65,6 +66,53 @@ pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Res
         thunk,
         moved,
     })
+}
+
+/// Offset in a stub of its address, of eight bytes.
+pub const STUB_ADDRESS_AT: usize = 9;
+
+/// Returns the stub at `at` of a function for x86-64, which goes to `target`, or, where it was moved, into the function.
+pub fn stub(entry: &Entry<'_>, target: u64, at: u64) -> Result<Vec<u8>, String> {
+    const TO_IMAGE: usize = 20;
+    const TO_KERNEL: usize = TO_IMAGE + 6;
+    // lea stub(%rip), %rax; movabs $at, %rcx; cmp %rcx, %rax
+    let own = [0x48, 0x8d, 0x05, 0xf9, 0xff, 0xff, 0xff];
+    let mut code = [&own[..], &[0x48, 0xb9], &at.to_le_bytes(), &[0x48, 0x39, 0xc8]].concat();
+    code.extend(jump_if_equal(64, at + TO_IMAGE as u64, target)?);
+    code.extend(displace(entry, 64, target, at + TO_KERNEL as u64)?.thunk);
+    Ok(code)
+}
+
+/// Returns the same for i386. Code that calls another function to learn its address cannot be moved along: the system call.
+pub fn stub_of_32_bits(entry: &Entry<'_>, function: &str, target: u64, at: u64) -> Result<Vec<u8>, String> {
+    const TO_IMAGE: usize = 11;
+    const TO_KERNEL: usize = TO_IMAGE + 6;
+    // call 1f; 1: pop %eax; cmp $1b, %eax
+    let own = (at as u32 + 5).to_le_bytes();
+    let mut code = [&[0xe8, 0, 0, 0, 0, 0x58, 0x3d][..], &own].concat();
+    code.extend(jump_if_equal(32, at + TO_IMAGE as u64, target)?);
+    let displaced = displace(entry, 32, target, at + TO_KERNEL as u64)?;
+    let mut decoder = Decoder::with_ip(32, entry.bytes(), entry.address(), DecoderOptions::NONE);
+    let first = decoder
+        .iter()
+        .take_while(|i| i.ip() < entry.address() + JUMP_BYTES as u64);
+    if !first.into_iter().any(|i| i.flow_control() == FlowControl::Call) {
+        code.extend(displaced.thunk);
+        return Ok(code);
+    }
+    let number = number_of(fastpath_image::Isa::I386, function).ok_or("it has no system call")?;
+    // push %ebx; mov $number, %eax; mov 8(%esp), %ebx; mov 12(%esp), %ecx; int $0x80; pop %ebx; ret
+    code.extend([0x53, 0xb8]);
+    code.extend(number.to_le_bytes());
+    code.extend([0x8b, 0x5c, 0x24, 8, 0x8b, 0x4c, 0x24, 12, 0xcd, 0x80, 0x5b, 0xc3]);
+    Ok(code)
+}
+
+/// Returns `je to`, at `from`.
+fn jump_if_equal(bits: u32, from: u64, to: u64) -> Result<Vec<u8>, String> {
+    // One byte longer than `jmp`.
+    let jump = jump(bits, from + 1, to)?;
+    Ok([&[0x0f, 0x84], &jump[1..]].concat())
 }
 
 /// Returns what continues at `next`, after the displaced instructions.

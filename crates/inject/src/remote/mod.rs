@@ -216,6 +216,14 @@ impl<'t> RemoteCalls<'t> {
         self.program.set_sp(sp);
     }
 
+    /// Makes the program continue at `pc` with these arguments of a function once the calls are finished. If this process dies before,
+    /// the program continues where it was.
+    pub fn set_start(&mut self, pc: u64, [first, second]: [u64; 2]) {
+        self.program = self
+            .abi
+            .call_registers(&self.program, pc, 0, [first, second, 0, 0, 0, 0]);
+    }
+
     /// Makes one call, named `what` in errors.
     pub fn call(&mut self, what: &'static str, call: Call, args: [u64; 6]) -> Result<u64> {
         if self.policy.must_run() {

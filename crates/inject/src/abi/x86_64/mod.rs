@@ -110,6 +110,18 @@ impl Abi for X86_64 {
         code
     }
 
+    /// glibc's (sysdeps/x86_64/dl-machine.h: RTLD_START): `mov %rsp, %rdi; call _dl_start; mov %rax, %r12`.
+    fn linker(&self, code: &[u8], at: u64) -> Option<[u64; 2]> {
+        let [0x48, 0x89, 0xe7, 0xe8, d0, d1, d2, d3, 0x49, 0x89, 0xc4, ..] = *code else {
+            return None;
+        };
+        let next = at + 8;
+        Some([
+            next.wrapping_add_signed(i32::from_le_bytes([d0, d1, d2, d3]).into()),
+            next,
+        ])
+    }
+
     fn batch_bytes(&self) -> Option<usize> {
         Some(BATCH_BYTES)
     }
