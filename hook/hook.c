@@ -4,16 +4,17 @@
  * process, on the caller's stack, between the caller's last instruction and its system call.
  *
  *     execve, execveat   the new program has none of our mappings: ask the attendant to attach when it starts
- *     seccomp filters,   from now on this process makes no system call that is not its own: send no more requests. It
- *     PR_SET_SYSCALL_    makes all of its own: rescued calls are system calls again
+ *     seccomp filters,   make the call here. If it succeeds, this process makes no system call from then on that is not
+ *     PR_SET_SYSCALL_    its own: send no more requests. It makes all of its own: rescued calls are system calls again
  *     USER_DISPATCH
- *     time namespaces,   the page is no longer right here: replace it by an unseeded one, so that every clock falls
+ *     time namespaces,   if the page is no longer right here, replace it by an unseeded one, so that every clock falls
  *     PR_SET_TSC         back to the kernel. Without the counter, rescued calls are system calls again
  *     clock_settime,     make the call here, and wait until the page has the kernel's time: a program that sets the
  *     settimeofday,      clock then reads the time that it set
  *     adjtimex,
  *     clock_adjtime
  */
+#include "floor.h"
 #include "mailbox.h"
 #include "syscall.h"
 
@@ -26,9 +27,12 @@ extern struct fp_mailbox fp_mailbox HIDDEN;
 
 /* asm-generic/errno.h, linux/futex.h, linux/prctl.h, linux/sched.h, asm-generic/mman-common.h */
 enum { FP_ETIMEDOUT = 110 };
-enum { CLOCK_REALTIME = 0, CLOCK_MONOTONIC = 1, CLOCK_TAI = 11 };
+enum { CLOCK_REALTIME = 0, CLOCK_MONOTONIC = 1, CLOCK_BOOTTIME = 7, CLOCK_TAI = 11 };
 enum { FUTEX_WAIT = 0, FUTEX_WAKE = 1 };
-enum { PR_SET_SECCOMP = 22, PR_SET_TSC = 26, PR_SET_SYSCALL_USER_DISPATCH = 59 };
+enum { PR_SET_SECCOMP = 22, PR_GET_TSC = 25, PR_SET_TSC = 26, PR_SET_SYSCALL_USER_DISPATCH = 59 };
+enum { PR_TSC_SIGSEGV = 2 };
+enum { SECCOMP_SET_MODE_FILTER = 1, SECCOMP_GET_ACTION_AVAIL = 2, SECCOMP_GET_NOTIF_SIZES = 3 };
+enum { SECCOMP_FILTER_FLAG_TSYNC = 1, SECCOMP_FILTER_FLAG_TSYNC_ESRCH = 16 };
 enum { PROT_READ = 1, MAP_PRIVATE = 2, MAP_FIXED = 0x10, MAP_ANONYMOUS = 0x20 };
 enum { AT_FDCWD = -100 };
 #define PR_SET_PTRACER 0x59616d61
@@ -75,19 +79,6 @@ static int publisher_begins(void) {
 	       !load(&fp_mailbox.closed);
 }
 
-/* Reads the counter in the counts of the anchors: vdso/page.h, FP_PAGE_OFFSETS. */
-static fp_u64 counter_of_page(void) {
-#ifdef FP_HAS_CPU_NUMBER
-	unsigned aux;
-
-	if (fp_page.header.flags & FP_PAGE_OFFSETS) {
-		fp_u64 counter = __builtin_ia32_rdtscp(&aux);
-		return counter - fp_offset_of(&fp_page.offsets, aux);
-	}
-#endif
-	return fp_counter();
-}
-
 /* Returns whether the publisher is alive: its page is fresh, or is still to be seeded. */
 static int publisher_is_alive(void) {
 	const struct fp_anchor *newest = &fp_page.hres.copy[0];
@@ -95,7 +86,7 @@ static int publisher_is_alive(void) {
 	fp_u32 cap = __atomic_load_n(&newest->cap_cycles, __ATOMIC_RELAXED);
 	if (!cap)
 		return publisher_begins(); /* the counter may not even be readable */
-	fp_u64 age = counter_of_page() - base;
+	fp_u64 age = fp_counter_of(&fp_page) - base;
 	return age <= cap || not_late_yet(newest, age) || (long long)age < 0;
 }
 
@@ -158,23 +149,6 @@ static void ask(fp_u32 kind, fp_u64 dirfd, fp_u64 path, fp_u32 flags) {
 	ring();
 }
 
-/* The kernel's struct for 64-bit seconds, on every ISA. */
-struct kernel_timespec {
-	long long sec;
-	long long nsec;
-};
-
-#ifndef FP_NR_clock_gettime64
-#define FP_NR_clock_gettime64 FP_NR_clock_gettime
-#endif
-
-static long long kernel_ns(int clock) {
-	struct kernel_timespec now = {0, 0};
-
-	fp_syscall4(FP_NR_clock_gettime64, clock, (long)&now, 0, 0);
-	return now.sec * 1000000000 + now.nsec;
-}
-
 static long long base_ns(const struct fp_anchor *anchor, unsigned base) {
 	return (long long)(fp_load(&anchor->base[base].sec) * 1000000000 +
 			   (fp_load(&anchor->base[base].nsec_shifted) >> (anchor->shift & 63)));
@@ -186,15 +160,15 @@ static long long base_ns(const struct fp_anchor *anchor, unsigned base) {
  */
 static int shows_kernels_time(int clock, unsigned base) {
 	const struct fp_anchor *newest = &fp_page.hres.copy[0];
-	const long long before_ns = kernel_ns(CLOCK_MONOTONIC);
-	const long long time_ns = kernel_ns(clock);
-	const long long after_ns = kernel_ns(CLOCK_MONOTONIC);
+	const long long before_ns = fp_kernel_ns(CLOCK_MONOTONIC);
+	const long long time_ns = fp_kernel_ns(clock);
+	const long long after_ns = fp_kernel_ns(CLOCK_MONOTONIC);
 	/* How precisely a publisher knows the distance, which measures it in the same way. */
 	const long long spare_ns = after_ns - before_ns + 1000;
 	const fp_u32 seq = __atomic_load_n(&newest->seq, __ATOMIC_ACQUIRE);
 	const int is_shown = __atomic_load_n(&newest->floors, __ATOMIC_RELAXED) >> clock & 1;
 	const long long above_ns = base_ns(newest, base) - base_ns(newest, FP_BASE_MONOTONIC);
-	const int has_begun = (long long)(counter_of_page() - fp_load(&newest->base_cycles)) >= 0;
+	const int has_begun = (long long)(fp_counter_of(&fp_page) - fp_load(&newest->base_cycles)) >= 0;
 
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	if (seq & 1 || __atomic_load_n(&newest->seq, __ATOMIC_RELAXED) != seq)
@@ -232,14 +206,132 @@ static int set_clock(struct fp_call *call) {
 /* rescue.S has this offset. */
 _Static_assert(__builtin_offsetof(struct fp_hook_state, real_calls) == 28, "real_calls lies elsewhere");
 
-static void confine(void) {
-	fp_state.silent = 1;
-	fp_state.real_calls = 1;
+/* Makes the call, and stores its result. */
+static long make(struct fp_call *call) {
+	const unsigned long *a = call->arg;
+	const long result =
+	    fp_syscall6((long)call->nr, (long)a[0], (long)a[1], (long)a[2], (long)a[3], (long)a[4], (long)a[5]);
+
+	call->FP_RESULT = (unsigned long)result;
+	return result;
+}
+
+/*
+ * Makes a call by which the program may confine itself. After it has succeeded, no system call of the hook's is made:
+ * not even by a signal handler that runs before the hook sees the result. So this is noted before, and counted, because
+ * another thread's call may fail meanwhile.
+ */
+static int confine(struct fp_call *call, int may_be_a_thread_id) {
+	__atomic_fetch_add(&fp_state.silent, 1, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(&fp_state.real_calls, 1, __ATOMIC_SEQ_CST);
+	const long result = make(call);
+	if (result < 0 || (result > 0 && may_be_a_thread_id)) {
+		__atomic_fetch_sub(&fp_state.silent, 1, __ATOMIC_SEQ_CST);
+		__atomic_fetch_sub(&fp_state.real_calls, 1, __ATOMIC_SEQ_CST);
+	}
+	return 1;
+}
+
+static int seccomp(struct fp_call *call) {
+	const unsigned long *a = call->arg;
+
+	if ((unsigned)a[0] == SECCOMP_GET_ACTION_AVAIL || (unsigned)a[0] == SECCOMP_GET_NOTIF_SIZES)
+		return 0;
+	/* The filter was not installed, because of the thread whose id is the result. */
+	return confine(call, (unsigned)a[0] == SECCOMP_SET_MODE_FILTER && a[1] & SECCOMP_FILTER_FLAG_TSYNC &&
+				 !(a[1] & SECCOMP_FILTER_FLAG_TSYNC_ESRCH));
+}
+
+/* A program that has confined itself gets no system call for this. */
+static void await_kernel(long others) {
+	if (!fp_state.real_calls)
+		fp_await_kernel(&fp_page, others);
 }
 
 static void withdraw_here(void) {
 	fp_syscall6(FP_NR_mmap, (long)&fp_page, FP_PAGE_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
 		    0);
+}
+
+/* Withdraws the page before the program forbids the counter: afterwards no reader may find an anchor. */
+static void forbid_counter(void) {
+	int mode;
+
+	if (!fp_state.real_calls && fp_syscall4(FP_NR_prctl, PR_GET_TSC, (long)&mode, 0, 0) < 0)
+		return; /* the kernel has no such thing */
+	await_kernel(FP_LOOKS_FOR_OTHERS);
+	__atomic_fetch_add(&fp_state.real_calls, 1, __ATOMIC_SEQ_CST);
+	withdraw_here();
+}
+
+#ifdef __x86_64__
+/* Bounds of the distances of REALTIME and BOOTTIME from MONOTONIC: they differ between time namespaces. */
+struct distances {
+	long long least_ns[2], most_ns[2];
+};
+
+static void measure(struct distances *known) {
+	/* A thread that is stopped between two reads learns less. */
+	for (int i = 0; i < 8; i++) {
+		const int which = i & 1;
+		const long long before_ns = fp_kernel_ns(CLOCK_MONOTONIC);
+		const long long time_ns = fp_kernel_ns(which ? CLOCK_BOOTTIME : CLOCK_REALTIME);
+		const long long after_ns = fp_kernel_ns(CLOCK_MONOTONIC);
+
+		if (i < 2 || time_ns - after_ns > known->least_ns[which])
+			known->least_ns[which] = time_ns - after_ns;
+		if (i < 2 || time_ns - before_ns < known->most_ns[which])
+			known->most_ns[which] = time_ns - before_ns;
+	}
+}
+
+static int differ(const struct distances *one, const struct distances *other) {
+	for (int which = 0; which < 2; which++)
+		if (one->least_ns[which] > other->most_ns[which] || other->least_ns[which] > one->most_ns[which])
+			return 1;
+	return 0;
+}
+#else
+/* The hook's page has no room for this: any namespace is taken for another one. */
+struct distances {
+	char none;
+};
+
+static void measure(struct distances *known) { (void)known; }
+
+static int differ(const struct distances *one, const struct distances *other) {
+	(void)one, (void)other;
+	return 1;
+}
+#endif
+
+/*
+ * The kernel lets a process with other threads enter no time namespace. Without a type, the descriptor alone says which
+ * namespace it is, and one with the same clocks changes nothing.
+ */
+static int enter_namespace(struct fp_call *call) {
+	const int may_look = !call->arg[1] && !fp_state.real_calls;
+	struct distances before, after;
+
+	await_kernel(FP_LOOKS_FOR_OTHERS);
+	if (may_look)
+		measure(&before);
+	if (make(call) < 0)
+		return 1;
+	if (may_look)
+		measure(&after);
+	if (!may_look || differ(&before, &after))
+		withdraw_here();
+	return 1;
+}
+
+/* The page stays right for this process, and is not for those that it forks. */
+static int leave_namespace(struct fp_call *call) {
+	if (make(call) >= 0) {
+		await_kernel(FP_LOOKS_FOR_OTHERS);
+		withdraw_here();
+	}
+	return 1;
 }
 
 /* Called before a system call. Returns whether it was made here, with its result in the register for that. */
@@ -259,29 +351,29 @@ HIDDEN int fp_hook_call(struct fp_call *call) {
 	case FP_NR_adjtimex:
 		return set_clock(call);
 	case FP_NR_execve:
+		/* The new program may not be served. */
+		await_kernel(0);
 		ask(FP_REQUEST_EXEC, (fp_u64)AT_FDCWD, a[0], 0);
 		break;
 	case FP_NR_execveat:
+		await_kernel(0);
 		ask(FP_REQUEST_EXEC, a[0], a[1], (fp_u32)a[4]);
 		break;
 	case FP_NR_seccomp:
-		confine();
-		break;
+		return seccomp(call);
 	case FP_NR_prctl:
-		if (a[0] == PR_SET_SECCOMP || (a[0] == PR_SET_SYSCALL_USER_DISPATCH && a[1])) {
-			confine();
-		} else if (a[0] == PR_SET_TSC) {
-			fp_state.real_calls = 1;
-			withdraw_here();
-		}
+		if (a[0] == PR_SET_SECCOMP || (a[0] == PR_SET_SYSCALL_USER_DISPATCH && a[1]))
+			return confine(call, 0);
+		if (a[0] == PR_SET_TSC && (unsigned)a[1] == PR_TSC_SIGSEGV)
+			forbid_counter();
 		break;
 	case FP_NR_unshare:
 		if (a[0] & CLONE_NEWTIME)
-			withdraw_here();
+			return leave_namespace(call);
 		break;
 	case FP_NR_setns:
 		if (a[1] == 0 || (a[1] & CLONE_NEWTIME))
-			withdraw_here();
+			return enter_namespace(call);
 		break;
 	}
 	return 0;

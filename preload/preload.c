@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../hook/floor.h"
 #include "calls.h"
 #include "conversation.h"
 #include "filters.h"
@@ -264,13 +265,19 @@ __attribute__((constructor)) static void start(void) {
 
 /*
  * The two functions by which a process, or its children, enter another time namespace: the page would show them the
- * clocks of this one. As hook/hook.c does, this replaces the page by an unseeded one, so that every clock falls back
- * to the kernel.
+ * clocks of this one. As hook/hook.c does, this replaces the page by an unseeded one after a call that succeeded, so
+ * that every clock falls back to the kernel.
  */
 static long call_from_here(long number, long first, long second, bool may_enter) {
-	if (may_enter && served.page && fp_is_applied(&served.patch))
-		fp_map(served.page, FP_PAGE_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	const struct fp_page *page =
+	    may_enter && served.page && fp_is_applied(&served.patch) ? (const void *)served.page : NULL;
+
+	/* Before: afterwards the kernel's clocks may be others. Unless there are threads, no read comes between. */
+	if (page)
+		fp_await_kernel(page, FP_LOOKS_FOR_OTHERS);
 	long result = fp_syscall4(number, first, second, 0, 0);
+	if (page && !fp_failed(result))
+		fp_map(served.page, FP_PAGE_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	if (!fp_failed(result))
 		return result;
 	if (__errno_location)

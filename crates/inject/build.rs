@@ -105,7 +105,8 @@ fn compile(isa: &Isa, hook: &Path, asserts: &Path, out: &Path) -> Result<String,
         .map_err(|e| format!("{}: {e}", constants.display()))?;
     let flags = [
         "-std=gnu11",
-        "-O2",
+        // All of it must fit one page.
+        "-Os",
         "-Wall",
         "-Wextra",
         "-Werror",

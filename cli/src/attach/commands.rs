@@ -368,6 +368,7 @@ fn exit_status(refusal: &Refusal) -> i32 {
         | Refusal::KeepsExecuting
         | Refusal::Frozen
         | Refusal::InTheWay { .. }
+        | Refusal::KernelBehind { .. }
         | Refusal::StackNotReadable { .. }
         | Refusal::Shares { .. } => DOES_NOT_STOP,
         Refusal::NotAttached => 15,

@@ -1,6 +1,6 @@
 //! fastpath does not kill a program that confines itself after its start.
 
-use crate::common::{fastpath, finish, helper_program, served};
+use crate::common::{comes_to, fastpath, finish, helper_program, served, tool};
 
 /// With the kernel's vDSO to fall back on: the filter forbids the system call, and the helper may get no CPU for a
 /// while.
@@ -33,6 +33,35 @@ fn that_filter_kills_a_program_on_the_kernels_path() {
         return;
     };
     finish(fastpath(&["run", "--without-vdso", "--", &filter, "strict", "1"])).expect_signal(libc::SIGSYS);
+}
+
+/// Calls that only ask, fail, or say what is so already.
+#[test]
+fn a_call_that_confines_nothing_leaves_the_program_and_its_children_served() {
+    let Some(python) = tool("python3") else {
+        return;
+    };
+    let script = "import ctypes, os, subprocess, sys\n\
+        libc = ctypes.CDLL(None, use_errno=True)\n\
+        seccomp, action = {'x86_64': 317, 'aarch64': 277}[os.uname().machine], ctypes.byref(ctypes.c_uint32(0x7fff0000))\n\
+        net = os.open('/proc/self/ns/net', os.O_RDONLY)\n\
+        for call in (\n\
+            lambda: libc.syscall(seccomp, 2, 0, action),\n\
+            lambda: libc.syscall(seccomp, 0, 1, 0),\n\
+            lambda: libc.syscall(seccomp, 1, 0, 0),\n\
+            lambda: libc.syscall(seccomp, 1, 1, 0),\n\
+            lambda: libc.prctl(22, 99, 0, 0, 0),\n\
+            lambda: libc.prctl(59, 99, 0, 0, 0),\n\
+            lambda: libc.prctl(26, 99, 0, 0, 0),\n\
+            lambda: libc.prctl(26, 1, 0, 0, 0),\n\
+            lambda: libc.setns(-1, 0),\n\
+            lambda: libc.setns(-1, 0x80),\n\
+            lambda: libc.setns(net, 0),\n\
+            lambda: libc.unshare(0x80 | 1),\n\
+        ):\n    call()\n\
+        count = lambda text: 'fastpath-page' in text\n\
+        print(count(open('/proc/self/maps').read()), count(subprocess.check_output(['cat', '/proc/self/maps'], text=True)))\n";
+    comes_to(|| served(&[python, "-c", script]), 0, "True True");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 #[allow(dead_code, reason = "the other tests need the rest")]
 mod host;
 
+use fastpath_page::ahead_ns;
 use host::publisher::Publisher;
 use host::{Host, VDSO};
 
@@ -14,6 +15,9 @@ const IDS: [u32; 5] = [0, 1, 7, 11, 4];
 /// Largest difference that a reader sees when it is sent to the kernel and then to the page again: half of the cost of
 /// a read, and the error of a line through such reads. A program cannot see it, because a read takes longer than that.
 const UNSEEN_NS: u64 = 30;
+/// Longest time for which a program that leaves its page waits for the kernel's clock: a slew of a tenth during an anchor's
+/// longest life.
+const LONGEST_DEPARTURE_NS: u64 = 41_000_000;
 const MS: f64 = 1e6;
 
 /// Scheduling and notification of the publisher.
@@ -68,9 +72,27 @@ impl Reader {
             self.see(answers);
         }
         self.see(IDS.map(|id| self.publisher.answer(id)));
+        IDS.into_iter()
+            .enumerate()
+            .for_each(|(clock, id)| self.could_leave(clock, id));
         if let Some(error_ns) = self.publisher.error_ns() {
             self.ahead_ns.push(error_ns);
         }
+    }
+
+    /// Checks that a program which left the page now, and waited until the kernel has reached the floor, would see no
+    /// clock go back, and how long it would wait.
+    fn could_leave(&self, clock: usize, id: u32) {
+        let kernel_ns = self.publisher.host.clock_ns(id).expect("the kernel has all of them");
+        let kernel = (kernel_ns / 1_000_000_000, (kernel_ns % 1_000_000_000) as u32);
+        let floor = self.publisher.floor(id);
+        let wait_ns = floor.map_or(0, |floor| ahead_ns(floor, kernel));
+        let last_ns = self.last[clock].0;
+        assert!(
+            kernel_ns + wait_ns >= last_ns,
+            "clock {id} was at {last_ns}, the kernel's is at {kernel_ns}"
+        );
+        assert!(wait_ns <= LONGEST_DEPARTURE_NS, "clock {id} is {wait_ns} ns ahead");
     }
 
     fn see(&mut self, answers: [(u64, bool); 5]) {

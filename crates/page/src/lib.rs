@@ -19,7 +19,7 @@ pub use anchor::{Anchor, Base, ClockSet, Rate};
 pub use clocks::{Clock, Clocks, NotServed, UnknownClock};
 pub use grant::Grant;
 pub use layout::{PAGE_SIZE, Page};
-pub use reader::{PageError, Reader, check};
+pub use reader::{PageError, Reader, ahead_ns, check};
 pub use reason::Reason;
 pub use writer::{Change, Init, PublishError, Stats, Watch, Withdrawal, Writer, publish_all, publish_changes};
 

@@ -155,9 +155,9 @@ impl<'p> Reader<'p> {
     }
 
     /// Returns the latest time that any reader can have had of a clock id. A reader returns it where the kernel answers
-    /// less.
+    /// less, and leaves the page only after [`ahead_ns`] has become 0.
     pub fn floor(&self, clock_id: u32, counter: impl FnMut() -> u64) -> Option<(u64, u32)> {
-        match self.look(clock_id, ATTEMPTS, counter) {
+        match self.look(clock_id, u32::MAX, counter) {
             Attempt::Answer(time) | Attempt::Floor(time) => Some(time),
             _ => None,
         }
@@ -177,7 +177,7 @@ impl<'p> Reader<'p> {
         let kernel = kernel();
         match self.look(clock_id, u32::MAX, &mut counter) {
             Attempt::Answer(time) => time,
-            Attempt::Floor(floor) if is_later(floor, kernel) => floor,
+            Attempt::Floor(floor) if ahead_ns(floor, kernel) > 0 => floor,
             _ => kernel,
         }
     }
@@ -279,10 +279,16 @@ impl<'p> Reader<'p> {
     }
 }
 
-/// Returns whether a floor binds (`fp_is_later` in vdso/latch.c).
-fn is_later(floor: (u64, u32), kernel: (u64, u32)) -> bool {
+/// Returns by how many nanoseconds a floor is later than the kernel's answer; 0 if it does not bind (`fp_is_later` in
+/// vdso/latch.c).
+pub fn ahead_ns(floor: (u64, u32), kernel: (u64, u32)) -> u64 {
     let ns = |(sec, nsec): (u64, u32)| i128::from(sec) * i128::from(NSEC_PER_SEC) + i128::from(nsec);
-    (1..=i128::from(FLOOR_LIMIT_NS)).contains(&(ns(floor) - ns(kernel)))
+    let ahead_ns = u64::try_from(ns(floor) - ns(kernel)).unwrap_or(0);
+    if ahead_ns <= u64::from(FLOOR_LIMIT_NS) {
+        ahead_ns
+    } else {
+        0
+    }
 }
 
 fn attempt<T>(

@@ -15,13 +15,14 @@
 //! - writer: an anchor whose readers use the kernel until its base, which is to come ->
 //!   `no_anchor_takes_over_from_the_kernel_at_a_later_time`;
 //! - writer: no floors in `copy[1]` -> `time_never_goes_back_wherever_a_publisher_stops`;
+//! - reader: leaves the page without regard to the floor -> `time_never_goes_back_wherever_a_reader_leaves`;
 //! - publisher: `forget` at the withdrawal after a sleep, or reader: a limit of floors below the age cap ->
 //!   `what_was_shown_after_a_sleep_outlives_the_withdrawal`.
 #![cfg(loom)]
 
 use std::cell::Cell;
 
-use fastpath_page::{Anchor, Base, ClockSet, Page, PublishError, Rate, Reader, Reason, Writer};
+use fastpath_page::{Anchor, Base, ClockSet, Page, PublishError, Rate, Reader, Reason, Writer, ahead_ns};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
@@ -345,6 +346,22 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// Reads the clock, and once more after the page was taken away: only after the kernel has reached the floor.
+    fn read_and_leave(&self, page: &Page) {
+        let reader = Reader::new(page);
+        let kernel = || (0, self.kernel_ns() as u32);
+        let last = reader.answer(MONOTONIC_ID, || self.count(), kernel);
+        if let Some(floor) = reader.floor(MONOTONIC_ID, || self.count()) {
+            while ahead_ns(floor, kernel()) > 0 {
+                self.counter.fetch_add(300, Ordering::AcqRel);
+            }
+        }
+        let next = kernel();
+        assert!(next >= last, "{last:?} then {next:?}");
+    }
+}
+
 /// Returns an anchor that shows the counter's value as nanoseconds.
 fn anchor_at(base_cycles: u64, cap_cycles: u32) -> Anchor {
     Anchor {
@@ -410,6 +427,34 @@ fn time_never_goes_back_wherever_a_publisher_stops() {
                     publish_with(&writer, &anchor_at(2_400, 10_000), &machine).expect("in time");
                 }
                 machine.counter.fetch_add(300, Ordering::AcqRel);
+                reader.join().expect("reader");
+            });
+        }
+    }
+}
+
+#[test]
+fn time_never_goes_back_wherever_a_reader_leaves() {
+    // Beside each step of a refresh and of a withdrawal, at which the publisher may also stop.
+    for (withdraws, stores) in [(false, STORES_OF_PUBLISH), (true, STORES_OF_WITHDRAWAL)] {
+        for stores in 0..=stores {
+            model_with_preemptions(1, move || {
+                let page = Arc::new(Page::zeroed());
+                let machine = Arc::new(Machine::new(2_000));
+                publish(&Writer::new(&page), &anchor_at(1_000, 1_500), 1_100);
+                machine.sleep(300);
+                let reader = {
+                    let (page, machine) = (page.clone(), machine.clone());
+                    thread::spawn(move || machine.read_and_leave(&page))
+                };
+                let writer = Writer::new(&page);
+                writer.dies_after(stores);
+                if withdraws {
+                    writer.withdraw(Reason::Suspended, || machine.count());
+                } else {
+                    // Too late if the reader has waited for longer.
+                    let _ = publish_with(&writer, &anchor_at(2_400, 10_000), &machine);
+                }
                 reader.join().expect("reader");
             });
         }

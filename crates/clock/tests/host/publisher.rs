@@ -71,6 +71,11 @@ impl Publisher {
         Reader::new(&self.page).utc(|| self.host.count())
     }
 
+    /// Returns the latest time that a reader can have had.
+    pub fn floor(&self, id: u32) -> Option<(u64, u32)> {
+        Reader::new(&self.page).floor(id, || self.host.count())
+    }
+
     /// Returns what a program reads: from the page, or the later of the kernel's time and the page's floor. True: from
     /// the page.
     pub fn answer(&self, id: u32) -> (u64, bool) {

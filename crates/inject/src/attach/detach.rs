@@ -2,10 +2,12 @@
 //! in it.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use super::calling_thread::with_calls;
 use super::checks;
 use super::execs;
+use super::floor::Floors;
 use super::leftovers;
 use super::refusal::{Answer, Refusal};
 use super::regions::{Found, find};
@@ -57,9 +59,11 @@ fn detach_held(session: &Session<'_>) -> Answer<Detached> {
     };
     match cleared {
         Ok(()) => Ok(Detached { region_stays_for: None }),
-        Err(refusal @ (Refusal::InTheWay { .. } | Refusal::StackNotReadable { .. })) => Ok(Detached {
-            region_stays_for: Some(refusal),
-        }),
+        Err(refusal @ (Refusal::InTheWay { .. } | Refusal::KernelBehind { .. } | Refusal::StackNotReadable { .. })) => {
+            Ok(Detached {
+                region_stays_for: Some(refusal),
+            })
+        }
         Err(refusal) => Err(refusal),
     }
 }
@@ -88,9 +92,11 @@ fn take_back(session: &Session<'_>, found: &Found) -> Answer<bool> {
     Ok(matches!(thread_in(&mut all, &code, entry), Ok(None)) && !found.is_seated()?)
 }
 
-/// Restores the original bytes of those changes that are `wanted`. All threads are still stopped then.
+/// Restores the original bytes of those changes that are `wanted`, once the kernel's clocks have reached what readers were
+/// shown. All threads are still stopped then.
 fn restore<'s>(session: &'s Session<'s>, found: &Found, wanted: impl Fn(&Record) -> bool) -> Answer<AllStopped<'s>> {
     let mut in_the_way = session.pid();
+    let mut ahead = Duration::ZERO;
     let stopped = AllStopped::stop(session, |all| {
         let in_force: Vec<_> = found.in_force()?;
         let in_force: Vec<(Record, Vec<u8>)> = in_force
@@ -100,9 +106,14 @@ fn restore<'s>(session: &'s Session<'s>, found: &Found, wanted: impl Fn(&Record)
             .collect();
         let inside = thread_inside(all, &in_force)?;
         in_the_way = inside.unwrap_or(in_the_way);
-        Ok(inside.is_none().then_some(in_force))
+        ahead = match inside {
+            None => ahead_at_last(session, found)?,
+            Some(_) => Duration::ZERO,
+        };
+        Ok((inside.is_none() && ahead.is_zero()).then_some(in_force))
     });
     let (mut all, in_force) = stopped.map_err(|refusal| match refusal {
+        Refusal::InTheWay { .. } if !ahead.is_zero() => Refusal::KernelBehind { ahead },
         Refusal::InTheWay { .. } => Refusal::InTheWay { tid: in_the_way },
         other => other,
     })?;
@@ -121,6 +132,22 @@ fn restore<'s>(session: &'s Session<'s>, found: &Found, wanted: impl Fn(&Record)
         }
     }
     Ok(all)
+}
+
+/// Returns by how much the times that the stopped threads were shown are ahead of the kernel's clocks, after a short wait:
+/// a publisher that follows a slewed clock is ahead by microseconds for as long as that goes on.
+fn ahead_at_last(session: &Session<'_>, found: &Found) -> Answer<Duration> {
+    /// Longer waits are made while the threads run.
+    const LONGEST: Duration = Duration::from_millis(1);
+    let Some(floors) = Floors::read(found.pid, found.at + region::PAGE)? else {
+        return Ok(LONGEST);
+    };
+    let mut ahead = floors.ahead();
+    while !ahead.is_zero() && ahead <= LONGEST && !session.stop_time.is_over() {
+        std::thread::sleep(ahead);
+        ahead = floors.ahead();
+    }
+    Ok(ahead)
 }
 
 /// Returns a thread that is at an instruction of the changed code, or will return there from a signal handler, where the

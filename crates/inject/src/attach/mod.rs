@@ -9,6 +9,7 @@ mod checks;
 mod detach;
 mod execs;
 mod filters;
+mod floor;
 mod frames;
 mod hooked_files;
 mod leftovers;

@@ -1,5 +1,7 @@
 //! The reasons for which a process is left as it was.
 
+use std::time::Duration;
+
 use super::checks::Shared;
 use crate::error::Error;
 
@@ -105,6 +107,15 @@ pub enum Refusal {
     InTheWay {
         /// Thread id.
         tid: i32,
+    },
+    /// Readers were shown times that the kernel's clocks have not reached.
+    #[error(
+        "the times that it was shown are {} us ahead of the kernel's clock, which is being slewed, and would go back; it stays attached; \
+         try again later", ahead.as_micros()
+    )]
+    KernelBehind {
+        /// By how much.
+        ahead: Duration,
     },
     /// The stack may contain signal frames, which must be known before code is changed.
     #[error(
