@@ -69,14 +69,7 @@ fn isas(arch: &str) -> Result<&'static [Isa], String> {
             },
             Isa {
                 name: "i386",
-                // -Os: the code must fit one page.
-                flags: &[
-                    "-m32",
-                    "-march=i686",
-                    "-fcf-protection=none",
-                    "-mgeneral-regs-only",
-                    "-Os",
-                ],
+                flags: &["-m32", "-march=i686", "-fcf-protection=none", "-mgeneral-regs-only"],
             },
         ]),
         // x18 is reserved for the platform. No jump tables: they would be data.
@@ -105,7 +98,7 @@ fn compile(isa: &Isa, hook: &Path, asserts: &Path, out: &Path) -> Result<String,
         .map_err(|e| format!("{}: {e}", constants.display()))?;
     let flags = [
         "-std=gnu11",
-        // All of it must fit one page.
+        // Not hot, and copied to every program.
         "-Os",
         "-Wall",
         "-Wextra",

@@ -11,7 +11,7 @@
 	.text
 
 /* Pages to which the kernel has written, by the lowest bits of their numbers; 0: none. In the hook's private page. */
-	.set	KNOWN, 1024
+	.set	KNOWN, 1536
 	.set	KNOWN_COUNT, 64
 /* real_calls in struct fp_hook_state (mailbox.h). */
 	.set	REAL_CALLS, 28

@@ -31,7 +31,7 @@ impl InProcess {
             Some(own) => KernelFunctions::from_vdso(&own.vdso, own.base),
             None => KernelFunctions::NONE,
         };
-        let size = (region::THUNKS - region::PAGE) as usize;
+        let size = region::HOOK as usize + 4096;
         let map = |at: usize, size: usize, protection, flags, fd| {
             // SAFETY: a fresh mapping, or one over a part of it that nothing uses yet.
             let mapped = unsafe { libc::mmap(at as *mut libc::c_void, size, protection, flags, fd, 0) };

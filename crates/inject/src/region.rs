@@ -4,8 +4,8 @@
 //! |---|---|---|---|
 //! | 0 | 4096 | the page, a sealed memfd | read |
 //! | 4096 | 8192 | the vDSO image | read, execute |
-//! | 12288 | 4096 | the hook | read, execute |
-//! | 16384 | 4096 | the thunk for AT_SYSINFO, in 32-bit programs | read, execute |
+//! | 12288 | 7168 | the hook | read, execute |
+//! | 19456 | 1024 | the thunk for AT_SYSINFO, in 32-bit programs | read, execute |
 //! | 20480 | 4096 | the hook's state and the note for core dumps, private | read, write |
 //! | 24576 | 4096 | the mailbox, a memfd | read, write |
 //! | 28672 | 8192 | the journal of the changes, and the thunks of the vDSO's entry points (`redirection/`) | read, execute |
@@ -31,8 +31,10 @@ pub const PAGE: u64 = 0;
 pub const IMAGE: u64 = 4096;
 pub const IMAGE_ROOM: u64 = 8192;
 pub const HOOK: u64 = IMAGE + IMAGE_ROOM;
-pub const THUNKS: u64 = HOOK + 4096;
-pub const STATE: u64 = THUNKS + 4096;
+/// `hook/hook.lds` has this size, too.
+pub const HOOK_ROOM: u64 = 7168;
+pub const THUNKS: u64 = HOOK + HOOK_ROOM;
+pub const STATE: u64 = HOOK + 8192;
 pub const MAILBOX: u64 = STATE + 4096;
 pub const JOURNAL: u64 = MAILBOX + 4096;
 pub const JOURNAL_ROOM: u64 = 5120;
