@@ -8,8 +8,8 @@ use fastpath_daemon::Service;
 use fastpath_helper::attach::{Outcome, Wanted, attach_all};
 use fastpath_helper::policy::DaemonsPolicy;
 use fastpath_helper::process::Surroundings;
-use fastpath_inject::Rescued;
 use fastpath_inject::attach::{self, Attached, Refusal};
+use fastpath_inject::{Error, Rescued};
 use fastpath_measure::Clocks;
 use fastpath_os::printable;
 use fastpath_publish::evidence::{self, Trust};
@@ -351,6 +351,7 @@ fn give_up(why: &attach::StoppedTooLong) -> ! {
 /// Returns the exit status by which scripts distinguish refusals; `--help` lists them.
 fn exit_status(refusal: &Refusal) -> i32 {
     match refusal {
+        Refusal::Failed(Error::PlaceTaken) => DOES_NOT_STOP,
         Refusal::Failed(_) | Refusal::FirstThreadEnded => exit::FAILED,
         Refusal::NoSuchProcess { .. } => exit::NO_SUCH_PROCESS,
         Refusal::KernelThread => 4,
