@@ -67,7 +67,8 @@ pub fn attach(options: &args::Attach) -> i32 {
             rescue: options.rescue,
             trust,
         },
-        policy: policy().filter(|_| options.children),
+        policy: policy(options.children),
+        selected: None,
         may_publish: true,
     };
     attach_all(&pids, &wanted, &surroundings, give_up, |pid, is_named, outcome| {
@@ -139,10 +140,13 @@ fn report(pid: i32, attached: &Attached, verbose: bool) {
     }
 }
 
-/// Returns the policy of the host's daemon, if one runs.
-fn policy() -> Option<DaemonsPolicy> {
+/// Returns the policy of the host's daemon, if one runs. Descendants are not asked for one by one: if they are served by
+/// no policy for the lack of a daemon, that is reported.
+fn policy(children: bool) -> Option<DaemonsPolicy> {
     DaemonsPolicy::find().unwrap_or_else(|failure| {
-        warn(failure);
+        if children {
+            warn(failure);
+        }
         None
     })
 }
@@ -372,6 +376,7 @@ fn exit_status(refusal: &Refusal) -> i32 {
         | Refusal::StackNotReadable { .. }
         | Refusal::Shares { .. } => DOES_NOT_STOP,
         Refusal::NotAttached => 15,
+        Refusal::Forbidden { .. } => FORBIDDEN,
         Refusal::ChangedSince { .. } => CHANGED_SINCE,
     }
 }

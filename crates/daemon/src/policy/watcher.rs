@@ -70,8 +70,8 @@ impl Watcher {
                 },
                 rule: 0,
             },
-            executable: ProcessFacts::read(process).executable,
             asked_for: Some(Stat::read(process.pid).map_err(ended)?.start_time),
+            tries: 0,
         };
         match self.0.tasks.offer(task) {
             true => Ok(()),
@@ -122,30 +122,34 @@ impl Shared {
     fn attach_those(&self, attacher: &Attacher) {
         super::attacher::keep_clients_descriptors_out();
         loop {
-            let task = self.tasks.take();
-            let done = match self.is_still_to_be_attached(&task) {
-                true => attacher.attach(&task),
-                false => Done::InTime(None),
+            let mut task = self.tasks.take();
+            task.tries += 1;
+            let done = match self.still_fitting(&task) {
+                Some(facts) => attacher.attach(&task, &facts),
+                None => Done::InTime(None),
             };
             if let Done::InTime(Some(inode)) = &done
                 && task.asked_for.is_none()
             {
                 locked(&self.rules).insert(*inode, task.decision.rule);
             }
-            self.tasks.give_back(&task, done);
+            self.tasks.give_back(task, done);
         }
     }
 
-    /// Returns whether the reason for a task still holds: while it waited, the policy may have changed, and the number
-    /// may have been given to another process.
-    fn is_still_to_be_attached(&self, task: &Task) -> bool {
-        let policy = self.policy();
-        match task.asked_for {
+    /// Returns the facts about a task's process if the reason for the task still holds: while it waited, the policy may
+    /// have changed, and the number may have been given to another process.
+    fn still_fitting(&self, task: &Task) -> Option<ProcessFacts> {
+        let facts = ProcessFacts::of_pid(task.pid)?;
+        let decision = self.policy().decide(&facts);
+        let fits = match task.asked_for {
             Some(start_time) => {
-                Stat::read(task.pid).is_ok_and(|stat| stat.start_time == start_time) && !policy.forbids(task.pid)
+                Stat::read(task.pid).is_ok_and(|stat| stat.start_time == start_time)
+                    && decision.is_none_or(|decision| decision.action != Action::Never)
             }
-            None => policy.decide_for(task.pid) == Some(task.decision),
-        }
+            None => decision == Some(task.decision),
+        };
+        fits.then_some(facts)
     }
 
     fn policy(&self) -> Arc<Policy> {
@@ -209,8 +213,8 @@ fn consider(policy: &Policy, pid: i32, tasks: &Queue) {
             pid,
             payer,
             decision,
-            executable: facts.executable,
             asked_for: None,
+            tries: 0,
         });
     }
 }

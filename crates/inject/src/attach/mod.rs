@@ -60,6 +60,9 @@ pub struct AttachConfig<'a> {
     pub ptracer: u32,
     /// Whether the program's own system calls for time are redirected too.
     pub rescue: bool,
+    /// Decides whether the process may get it, just before the first change, while the process cannot execute another
+    /// program. The error says why not.
+    pub allows: &'a (dyn Fn(i32) -> Result<(), String> + Sync),
 }
 
 /// Result of an attach.
@@ -157,6 +160,8 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
         },
     };
     with_calls(session, &target.maps, |calls| {
+        // This thread is stopped: if the process executes a program from here on, the calls fail.
+        (config.allows)(pid).map_err(|why| Refusal::Forbidden { why })?;
         leftovers::with_scratch(calls, |calls| map(calls, &region))
     })?;
     let in_force = put_in_force(session, &plan, at);

@@ -122,6 +122,12 @@ pub enum Refusal {
         /// The other process.
         with: i32,
     },
+    /// A policy excludes it.
+    #[error("{why}")]
+    Forbidden {
+        /// The policy's answer.
+        why: String,
+    },
     /// There is nothing to detach.
     #[error("it is not attached")]
     NotAttached,
@@ -138,3 +144,21 @@ pub enum Refusal {
 
 /// Shorthand for this module's results.
 pub type Answer<T> = std::result::Result<T, Refusal>;
+
+impl Refusal {
+    /// Returns whether the same request may succeed later, though nobody changes anything for it.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Refusal::Frozen
+            | Refusal::Traced { .. }
+            | Refusal::DoesNotStop { .. }
+            | Refusal::StoppedTooLong { .. }
+            | Refusal::KeepsExecuting
+            | Refusal::InTheWay { .. }
+            | Refusal::Shares { .. }
+            | Refusal::ChangedSince { .. } => true,
+            Refusal::Failed(why) => !matches!(why, Error::Unsupported(_)),
+            _ => false,
+        }
+    }
+}
