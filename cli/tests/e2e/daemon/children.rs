@@ -90,6 +90,8 @@ fn attach_with_children_takes_its_page_from_the_daemon() {
     assert_eq!(pages, [(tree.pid().0, page)]);
     let attendants = attendants(&place);
     assert_eq!(attendants.len(), 1);
+    let threads = || attendants[0].read("status").lines().any(|line| line == "Threads:\t1");
+    wait_until("an attendant of one thread", threads);
     assert!(
         !attendants[0].read("maps").contains("memfd:fastpath-page"),
         "it maps a page"

@@ -72,7 +72,7 @@ impl Attacher {
     }
 
     /// Attaches a process in a child process, and waits for that with a timeout.
-    pub(super) fn attach(&self, task: &Task, facts: &ProcessFacts) -> Done {
+    pub(super) fn attach(&self, task: &Task, service: Service, facts: &ProcessFacts) -> Done {
         let trouble = |what: &str, why: &dyn std::fmt::Display| {
             say(
                 Priority::Warning,
@@ -80,7 +80,7 @@ impl Attacher {
             );
             Done::InTime(None)
         };
-        let mut child = match self.command(task, facts).spawn() {
+        let mut child = match self.command(task, service, facts).spawn() {
             Ok(child) => child,
             Err(error) => return trouble("a process that attaches it cannot be started", &error),
         };
@@ -117,10 +117,10 @@ impl Attacher {
 
     /// Returns the command that runs this program again to attach one process with these facts
     /// ([`crate::DaemonOptions::socket`] names the daemon to it).
-    fn command(&self, task: &Task, facts: &ProcessFacts) -> Command {
+    fn command(&self, task: &Task, service: Service, facts: &ProcessFacts) -> Command {
         let service = Service {
             trust: self.trust,
-            ..task.decision.service
+            ..service
         };
         let mut command = Command::new("/proc/self/exe");
         command
