@@ -362,7 +362,7 @@ fn exit_status(refusal: &Refusal) -> i32 {
         Refusal::Zombie => 5,
         Refusal::Traced { .. } => 6,
         Refusal::NotPermitted { .. } => 7,
-        Refusal::AttachedAlready { .. } | Refusal::UnderRun => 8,
+        Refusal::AttachedAlready { .. } | Refusal::UnderRun | Refusal::Publisher => 8,
         Refusal::OtherPrograms { .. } => 9,
         Refusal::NoVdso { .. } => 10,
         Refusal::Seccomp { .. } => 11,

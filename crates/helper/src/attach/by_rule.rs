@@ -167,5 +167,6 @@ fn is_no_news(refusal: &Refusal) -> bool {
             | Refusal::Zombie
             | Refusal::AttachedAlready { .. }
             | Refusal::UnderRun
+            | Refusal::Publisher
     )
 }

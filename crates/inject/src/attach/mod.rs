@@ -115,6 +115,7 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     let pid = session.pid();
     // Checked again: from here on no other tracer can change the target.
     checks::look_at(pid)?;
+    checks::refuse_shared(pid, |pause| session.rest(pause))?;
     leftovers::clear(session)?;
     let mut target = checks::look_at(pid)?;
     if let Some(leftover) = target.leftover.take() {

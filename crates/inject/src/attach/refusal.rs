@@ -49,6 +49,9 @@ pub enum Refusal {
         "`fastpath run` started it, without the kernel's vDSO or as a 32-bit program, and it keeps its clocks' path until it ends: start it again to change that"
     )]
     UnderRun,
+    /// It would publish what it reads.
+    #[error("it is a publisher of fastpath, which must read the kernel's clocks")]
+    Publisher,
     /// The program is of another kind.
     #[error("{what}: only 64-bit programs of this host's own instruction set can be attached")]
     OtherPrograms {
