@@ -8,8 +8,8 @@ use fastpath_daemon::Service;
 use fastpath_helper::attach::{Outcome, Wanted, attach_all};
 use fastpath_helper::policy::DaemonsPolicy;
 use fastpath_helper::process::Surroundings;
-use fastpath_inject::Rescued;
 use fastpath_inject::attach::{self, Attached, Refusal};
+use fastpath_inject::{Error, Rescued};
 use fastpath_measure::Clocks;
 use fastpath_os::printable;
 use fastpath_publish::evidence::{self, Trust};
@@ -67,7 +67,8 @@ pub fn attach(options: &args::Attach) -> i32 {
             rescue: options.rescue,
             trust,
         },
-        policy: policy().filter(|_| options.children),
+        policy: policy(options.children),
+        selected: None,
         may_publish: true,
     };
     attach_all(&pids, &wanted, &surroundings, give_up, |pid, is_named, outcome| {
@@ -139,10 +140,13 @@ fn report(pid: i32, attached: &Attached, verbose: bool) {
     }
 }
 
-/// Returns the policy of the host's daemon, if one runs.
-fn policy() -> Option<DaemonsPolicy> {
+/// Returns the policy of the host's daemon, if one runs. Descendants are not asked for one by one: if they are served by
+/// no policy for the lack of a daemon, that is reported.
+fn policy(children: bool) -> Option<DaemonsPolicy> {
     DaemonsPolicy::find().unwrap_or_else(|failure| {
-        warn(failure);
+        if children {
+            warn(failure);
+        }
         None
     })
 }
@@ -351,13 +355,14 @@ fn give_up(why: &attach::StoppedTooLong) -> ! {
 /// Returns the exit status by which scripts distinguish refusals; `--help` lists them.
 fn exit_status(refusal: &Refusal) -> i32 {
     match refusal {
+        Refusal::Failed(Error::PlaceTaken) => DOES_NOT_STOP,
         Refusal::Failed(_) | Refusal::FirstThreadEnded => exit::FAILED,
         Refusal::NoSuchProcess { .. } => exit::NO_SUCH_PROCESS,
         Refusal::KernelThread => 4,
         Refusal::Zombie => 5,
         Refusal::Traced { .. } => 6,
         Refusal::NotPermitted { .. } => 7,
-        Refusal::AttachedAlready { .. } | Refusal::UnderRun => 8,
+        Refusal::AttachedAlready { .. } | Refusal::UnderRun | Refusal::Publisher => 8,
         Refusal::OtherPrograms { .. } => 9,
         Refusal::NoVdso { .. } => 10,
         Refusal::Seccomp { .. } => 11,
@@ -372,6 +377,7 @@ fn exit_status(refusal: &Refusal) -> i32 {
         | Refusal::StackNotReadable { .. }
         | Refusal::Shares { .. } => DOES_NOT_STOP,
         Refusal::NotAttached => 15,
+        Refusal::Forbidden { .. } => FORBIDDEN,
         Refusal::ChangedSince { .. } => CHANGED_SINCE,
     }
 }

@@ -10,7 +10,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+#[cfg(target_arch = "x86_64")]
+use fastpath_daemon::TRY_AGAIN;
 use fastpath_daemon::{DaemonOptions, Policy, ServeError, Service, log, serve};
+#[cfg(target_arch = "x86_64")]
+use fastpath_helper::attach::by_rule::{self, Attempt, Order};
 use fastpath_helper::process::Surroundings;
 use fastpath_measure::Clocks;
 use fastpath_publish::evidence::Trust;
@@ -82,6 +86,14 @@ struct Args {
     #[arg(long, value_name = "SERVICE", hide = true, requires = "attach", default_value_t)]
     service: Service,
 
+    /// With --attach: a number that stands for what the daemon decided by
+    #[arg(long, value_name = "NUMBER", hide = true, requires = "attach")]
+    attach_facts: Option<u64>,
+
+    /// With --attach: the number of tries so far, if no other follows
+    #[arg(long, value_name = "N", hide = true, requires = "attach")]
+    attach_tries: Option<u32>,
+
     /// With --attach: its name in the log
     #[arg(long, value_name = "NAME", hide = true, requires = "attach")]
     attach_name: Option<String>,
@@ -152,14 +164,21 @@ fn main() -> ExitCode {
 /// itself.
 #[cfg(target_arch = "x86_64")]
 fn attach_one(args: &Args, pid: i32, surroundings: &Surroundings) -> ExitCode {
-    let name = args.attach_name.as_deref().unwrap_or("a program");
-    match fastpath_helper::attach::by_rule::attach(pid, name, args.service, surroundings) {
-        Some(inode) => {
+    let order = Order {
+        pid,
+        name: args.attach_name.as_deref().unwrap_or("a program"),
+        service: args.service,
+        facts: args.attach_facts,
+        tries: args.attach_tries,
+    };
+    match by_rule::attach(&order, surroundings) {
+        Attempt::Attached(inode) => {
             // The daemon may have given this process up.
             let _ = writeln!(std::io::stdout(), "{inode}");
             ExitCode::SUCCESS
         }
-        None => ExitCode::FAILURE,
+        Attempt::Over => ExitCode::FAILURE,
+        Attempt::TryAgain => ExitCode::from(TRY_AGAIN),
     }
 }
 

@@ -33,7 +33,7 @@ use fastpath_publish::SharedPage;
 use fastpath_publish::evidence::{self, Trust};
 
 use book::{Book, Limits};
-pub use policy::{Action, Decision, Fit, Policy, Preview, ProcessFacts};
+pub use policy::{Action, Decision, Fit, Policy, Preview, ProcessFacts, TRY_AGAIN};
 use server::Server;
 pub use service::Service;
 

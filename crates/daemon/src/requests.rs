@@ -102,9 +102,9 @@ fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> 
         Some(pidfd) => peer.process_of(pidfd.as_fd())?,
         None => (peer.process()?, peer.payer),
     };
-    // A process that asks for itself will execute another program. `fastpath run` asks the policy about that one.
-    if of_another {
-        state.policy_allows(process)?;
+    match of_another {
+        true => state.policy_allows(process)?,
+        false => state.policy_allows_itself(process)?,
     }
     let clocks = clocks_of(state, request)?;
     let offsets = process.offsets()?;

@@ -29,7 +29,7 @@ use crate::finding::Finder;
 use crate::log::{Priority, say};
 use crate::payer::Payer;
 use crate::peer::{Examined, Peer, Process};
-use crate::policy::{Action, Policy, ProcessFacts, Watcher};
+use crate::policy::{Policy, ProcessFacts, Watcher};
 use crate::requests;
 use crate::shares::Shares;
 use crate::sockets::{Listener, QUEUE};
@@ -84,17 +84,25 @@ pub(crate) struct State {
 impl State {
     /// Refuses a process for which the policy says never.
     pub(crate) fn policy_allows(&self, process: Process) -> Result<(), RequestRefusal> {
+        self.policy_allows_unless(process, Policy::excludes)
+    }
+
+    /// The same for a process that asks for itself.
+    pub(crate) fn policy_allows_itself(&self, process: Process) -> Result<(), RequestRefusal> {
+        self.policy_allows_unless(process, Policy::excludes_itself)
+    }
+
+    fn policy_allows_unless(
+        &self,
+        process: Process,
+        is_excluded: fn(&Policy, &ProcessFacts) -> bool,
+    ) -> Result<(), RequestRefusal> {
         let policy = self.watcher.policy();
-        if policy.rules() == 0 {
-            return Ok(());
+        if policy.rules() > 0 && is_excluded(&policy, &ProcessFacts::read(process)) {
+            let why = format!("{} says never for process {}", self.policy_file.display(), process.pid);
+            return Err(RequestRefusal::new(Code::Policy, why));
         }
-        match policy.decide(&ProcessFacts::read(process)) {
-            Some(decision) if decision.action == Action::Never => Err(RequestRefusal::new(
-                Code::Policy,
-                format!("{} says never for process {}", self.policy_file.display(), process.pid),
-            )),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// Queues a process to be attached with its descendants.

@@ -12,8 +12,7 @@ use crate::policy::DaemonsPolicy;
 use crate::process;
 use crate::trial::Trial;
 
-/// Starts the attendant that gives programs `page`, which answers `clocks`, and serves those that ask in `mailbox`.
-/// Without clocks, they only get the hook.
+/// Starts the attendant of [`new`], in a thread of its own.
 pub(crate) fn start(
     page: OwnedFd,
     clocks: ClockSet,
@@ -23,6 +22,24 @@ pub(crate) fn start(
     trial: Trial,
     without_vdso: bool,
 ) -> Result<Arc<Attendant>, String> {
+    let attendant = new(page, clocks, mailbox, service, policy, trial, without_vdso);
+    let serving = attendant.clone();
+    process::spawn(move || serving.serve())?;
+    attendant.prepare();
+    Ok(attendant)
+}
+
+/// Returns an attendant that gives programs `page`, which answers `clocks`, and serves those that ask in `mailbox`.
+/// Without clocks, they only get the hook.
+pub(crate) fn new(
+    page: OwnedFd,
+    clocks: ClockSet,
+    mailbox: &Arc<Shared>,
+    service: &Service,
+    policy: Option<DaemonsPolicy>,
+    trial: Trial,
+    without_vdso: bool,
+) -> Arc<Attendant> {
     let config = InjectionConfig {
         page,
         clocks,
@@ -36,9 +53,5 @@ pub(crate) fn start(
         ptracer: process::ptracer(),
         scans: Cache::default(),
     };
-    let attendant = Attendant::new(config, mailbox.clone());
-    let serving = attendant.clone();
-    process::spawn(move || serving.serve())?;
-    attendant.prepare();
-    Ok(attendant)
+    Attendant::new(config, mailbox.clone())
 }

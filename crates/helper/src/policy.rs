@@ -29,14 +29,22 @@ impl DaemonsPolicy {
         )
     }
 
+    /// Reads the policy as it is now.
+    pub fn read(&self) -> Result<Policy, String> {
+        Policy::read(&self.0).map(Option::unwrap_or_default)
+    }
+
+    /// Returns why `policy`, which was read from this file, excludes a process.
+    pub fn refusal(&self, policy: &Policy, pid: i32) -> Option<String> {
+        let why = || format!("{} says never for process {pid}", self.0.display());
+        policy.forbids(pid).then(why)
+    }
+
     /// Returns why a process must not be served. A policy that cannot be read, or has a mistake, forbids it: leaving a
     /// process alone is safe.
-    pub fn against(&self, pid: i32) -> Option<String> {
-        match Policy::read(&self.0) {
-            Ok(Some(policy)) if policy.forbids(pid) => {
-                Some(format!("{} says never for process {pid}", self.0.display()))
-            }
-            Ok(_) => None,
+    fn against(&self, pid: i32) -> Option<String> {
+        match self.read() {
+            Ok(policy) => self.refusal(&policy, pid),
             Err(why) => Some(why),
         }
     }

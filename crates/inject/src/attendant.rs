@@ -5,9 +5,9 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use nix::sys::ptrace::Options;
@@ -33,6 +33,12 @@ const MOST_CALLS: u32 = 256;
 /// waiting it executes a few instructions, and may lose its CPU.
 const FIRST_NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_millis(5);
+
+/// Shortest and longest time between two checks whether an attendant is still needed.
+const FIRST_LOOK: Duration = Duration::from_millis(8);
+const LATE_LOOKS: Duration = Duration::from_secs(1);
+/// Time after which a thread without a request ends, if another one waits for the next.
+const IDLE: Duration = Duration::from_secs(2);
 
 /// Most threads that wait for requests; a thread that has answered one ends if there are as many.
 const MOST_IDLE: usize = 2;
@@ -62,6 +68,8 @@ pub struct Attendant {
     mailbox: Arc<Shared>,
     /// Number of threads that wait for requests.
     idle: AtomicUsize,
+    /// Thread that waits for a request where no other does ([`Attendant::serve_while`]).
+    keeper: OnceLock<Thread>,
 }
 
 impl Attendant {
@@ -71,6 +79,7 @@ impl Attendant {
             config,
             mailbox,
             idle: AtomicUsize::new(0),
+            keeper: OnceLock::new(),
         })
     }
 
@@ -124,18 +133,62 @@ impl Attendant {
         self.follow();
     }
 
+    /// Answers requests as long as `needed`, called from time to time, returns true. Other threads exist only while there
+    /// are requests: trees that execute nothing take one task each.
+    pub fn serve_while(self: &Arc<Self>, mut needed: impl FnMut() -> bool) {
+        let _ = self.keeper.set(thread::current());
+        let mut held = Held::default();
+        let (mut looked, mut every) = (Instant::now(), FIRST_LOOK);
+        loop {
+            if looked.elapsed() >= every {
+                if !needed() {
+                    return;
+                }
+                (looked, every) = (Instant::now(), (every * 2).min(LATE_LOOKS));
+            }
+            if self.idle.load(Ordering::Acquire) > 0 {
+                thread::park_timeout(every);
+                continue;
+            }
+            let seen = self.mailbox.doorbell();
+            let Some(taken) = self.mailbox.take() else {
+                let are_held = self.mailbox.free_abandoned(&mut held, ABANDONED);
+                let longest = if are_held { ABANDONED / 2 } else { every };
+                self.mailbox.wait(seen, Some(longest.min(every)));
+                continue;
+            };
+            let next = self.clone();
+            // Its end releases a thread that it may still trace.
+            let answers = move || {
+                if next.answer(taken).is_ok() {
+                    next.serve();
+                }
+            };
+            if start(answers).is_err() {
+                self.mailbox.go(&taken);
+            }
+        }
+    }
+
     /// Answers requests as long as it is one of a few idle threads. The thread that takes a request answers it: handing
     /// it to another would take as long as some steps of the answer. `idle` counts it already.
     fn follow(self: Arc<Self>) {
         let mut held = Held::default();
+        let mut idle_since = Instant::now();
         loop {
             let seen = self.mailbox.doorbell();
             let Some(taken) = self.mailbox.take() else {
                 let are_held = self.mailbox.free_abandoned(&mut held, ABANDONED);
-                self.mailbox.wait(seen, are_held.then_some(ABANDONED / 2));
+                let until_end = self.keeper.get().map(|_| IDLE);
+                self.mailbox.wait(seen, are_held.then_some(ABANDONED / 2).or(until_end));
+                if until_end.is_some() && idle_since.elapsed() >= IDLE {
+                    self.idle.fetch_sub(1, Ordering::AcqRel);
+                    self.wake_keeper();
+                    return;
+                }
                 continue;
             };
-            if self.idle.fetch_sub(1, Ordering::AcqRel) == 1 {
+            if self.idle.fetch_sub(1, Ordering::AcqRel) == 1 && !self.wake_keeper() {
                 self.idle.fetch_add(1, Ordering::AcqRel);
                 let next = self.clone();
                 if start(move || next.follow()).is_err() {
@@ -153,7 +206,13 @@ impl Attendant {
                 self.idle.fetch_sub(1, Ordering::AcqRel);
                 return;
             }
+            idle_since = Instant::now();
         }
+    }
+
+    /// Makes the keeper wait for requests again; returns false if there is none.
+    fn wake_keeper(&self) -> bool {
+        self.keeper.get().map(Thread::unpark).is_some()
     }
 
     /// An error leaves a program on the kernel's path: correct, only slower.

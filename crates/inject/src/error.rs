@@ -23,6 +23,9 @@ pub enum Error {
         /// Its errno.
         errno: Errno,
     },
+    /// Another thread of the program mapped memory where fastpath was about to.
+    #[error("it maps memory faster than fastpath finds room beside its code; try again later")]
+    PlaceTaken,
     /// A file could not be read or written.
     #[error("{path}: {source}")]
     Io {

@@ -85,6 +85,19 @@ impl Pagemap {
         self.0.is_some()
     }
 
+    /// Returns whether the page at an address, which was read just now, is still that of its file: no tool has written to
+    /// it, since that makes a copy. False if the kernel does not report it.
+    pub fn is_of_file(&self, address: u64) -> bool {
+        /// Bit 61: the page is of a file, or of shared memory.
+        const OF_FILE: u64 = 1 << 61;
+        let mut entry = [0; 8];
+        let read = self
+            .0
+            .as_ref()
+            .map(|file| file.read_exact_at(&mut entry, address / PAGE * 8));
+        matches!(read, Some(Ok(()))) && u64::from_ne_bytes(entry) & OF_FILE != 0
+    }
+
     /// Returns whether each page of a range is in memory or swapped out; true if the kernel does not report it.
     pub fn present(&self, range: Range<u64>) -> Vec<bool> {
         /// Bit 63: the page is present; bit 62: it is swapped out.

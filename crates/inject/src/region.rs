@@ -61,17 +61,26 @@ pub fn suits_pages_of(bytes: u64) -> Result<()> {
     )))
 }
 
-/// Distance in bytes to code near which thunks are mapped, and to the heap above a static program.
+/// Distance in bytes to mappings near which thunks are mapped, and to the heap above a static program.
 const GUARD: u64 = 1 << 20;
 
 /// The same where there is no room below the code, and the thunks must lie above: as much as a heap there usually
 /// grows, and well within the reach of a jump (128 MiB on AArch64).
 const GUARD_ABOVE: u64 = 32 << 20;
 
+/// Distance in bytes below code at which no program is about to map memory: the kernel chooses gaps, and places below the
+/// lowest library. Nearer places are taken between the choice and its use, where other threads of the program run.
+const FAR: u64 = 512 << 20;
+
 /// Returns where `size` bytes can be mapped so that jumps from the code that is mapped at `code` reach them.
 pub fn place_beside(maps: &[Mapping], code: u64, size: u64) -> Option<u64> {
+    // A 32-bit program has no address space to spare.
+    let below = code.checked_sub(FAR).filter(|below| *below > u64::from(u32::MAX));
+    let far = below.and_then(|below| maps::gap_below(maps, below, size, GUARD));
     // Go's programs for AArch64 begin at 64 KiB: there is no room below.
-    maps::gap_below(maps, code, size, GUARD).or_else(|| maps::gap_above(maps, code, size, GUARD_ABOVE))
+    far.filter(|at| code - at < REACH)
+        .or_else(|| maps::gap_below(maps, code, size, GUARD))
+        .or_else(|| maps::gap_above(maps, code, size, GUARD_ABOVE))
 }
 
 /// Last page of a program's address space with four levels of page tables on x86-64

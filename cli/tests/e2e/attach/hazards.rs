@@ -37,6 +37,17 @@ fn a_kernel_worker_among_the_threads_is_left_alone() {
 }
 
 #[test]
+fn a_program_whose_threads_map_memory_all_the_time_is_attached_each_time() {
+    let Some(running) = hazard("maps-memory", &[], "ready") else {
+        return;
+    };
+    for _ in 0..10 {
+        attach(running.pid()).expect_success().expect_output("");
+        detach(running.pid()).expect_success().expect_output("");
+    }
+}
+
+#[test]
 fn attach_waits_for_the_parent_of_a_vfork() {
     // Longer than the timeout for a thread that does not stop.
     let Some(running) = hazard("vfork", &["1300"], "child") else {

@@ -254,6 +254,30 @@ fn either_of_two_processes_that_share_file_descriptors() {
     attach(parent.pid()).expect_success();
 }
 
+/// Comparing a process with all others takes as long as the rest of an attach where there are a thousand.
+#[test]
+fn an_attach_compares_a_process_with_few_others_and_does_not_list_all() {
+    let Some(strace) = tool("strace") else { return };
+    let all: Vec<Running> = (0..300).map(|_| sleeper()).collect();
+    let output = tempfile::NamedTempFile::new().expect("a file");
+    let mut traced = Command::new(strace);
+    traced.args(["-f", "-e", "trace=kcmp,openat", "-o"]).arg(output.path());
+    traced
+        .arg(env!("CARGO_BIN_EXE_fastpath"))
+        .args(["attach", "--clocks", "all"]);
+    traced.arg(all[0].pid().0.to_string());
+    let traced = start(traced);
+    wait_until("it to be attached", || traced.err_so_far().contains("attached"));
+    // strace waits for the helper, too.
+    drop(all);
+    traced.finish().expect_success();
+    let calls = std::fs::read_to_string(output.path()).expect("its calls");
+    let count = |call: &str| calls.matches(call).count();
+    let compared = count("kcmp(");
+    assert!((2..600).contains(&compared), "{compared} comparisons");
+    assert_eq!(count("\"/proc\", "), 0);
+}
+
 #[test]
 fn a_process_that_dispatches_system_calls_sees_no_injected_call() {
     let Some(running) = hazard("dispatcher", &[], "ready") else {

@@ -336,3 +336,28 @@ fn the_dry_run_lists_the_sites_and_the_reasons() {
     finish(fastpath(&["audit", "--rescue", "/no/such/file"])).expect_code(66);
     finish(fastpath(&["audit", "--rescue", "--sarif", &program])).expect_code(2);
 }
+
+/// Regression: reading the place of a change failed, or found other bytes, and the process stayed attached.
+#[test]
+fn a_program_that_closed_a_rescued_library_is_detached() {
+    let library = |flags: &[&str]| helper_program("closes-library", "cc", &[&["-shared", "-fPIC"], flags].concat());
+    let (Some(first), Some(other)) = (library(&["-DLIBRARY"]), library(&["-DLIBRARY", "-DOTHER"])) else {
+        return;
+    };
+    for libraries in [&[&*first][..], &[&*first, &*other]] {
+        let Some(running) = super::hazard("closes-library", libraries, "ready") else {
+            return;
+        };
+        let pid = running.pid();
+        let code_of = |library: &str| code(pid).into_iter().find(|(line, _)| line.ends_with(library));
+        let before = code_of(&first);
+        rescue(pid).expect_success();
+        assert_ne!(code_of(&first), before);
+        pid.signal(libc::SIGUSR1);
+        wait_until("the end of the library", || running.out_so_far().contains("closed"));
+        let in_its_place = code_of(&other);
+        detach(pid).expect_success().expect_output("");
+        assert!(!pid.is_served());
+        assert_eq!(code_of(&other), in_its_place);
+    }
+}

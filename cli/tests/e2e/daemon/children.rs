@@ -75,6 +75,15 @@ fn attendants(place: &Place) -> Vec<Pid> {
 }
 
 #[test]
+fn a_daemon_is_refused_as_a_publisher() {
+    let _host = among_others();
+    let place = Place::new();
+    let daemon = place.daemon();
+    let refused = finish(place.fastpath(&["attach", "--clocks", "all", &daemon.pid().0.to_string()])).expect_code(8);
+    assert!(refused.err.contains("it is a publisher of fastpath"), "{refused:#?}");
+}
+
+#[test]
 fn attach_with_children_takes_its_page_from_the_daemon() {
     let Some(()) = needs_root() else { return };
     let _host = among_others();
@@ -90,6 +99,8 @@ fn attach_with_children_takes_its_page_from_the_daemon() {
     assert_eq!(pages, [(tree.pid().0, page)]);
     let attendants = attendants(&place);
     assert_eq!(attendants.len(), 1);
+    let threads = || attendants[0].read("status").lines().any(|line| line == "Threads:\t1");
+    wait_until("an attendant of one thread", threads);
     assert!(
         !attendants[0].read("maps").contains("memfd:fastpath-page"),
         "it maps a page"

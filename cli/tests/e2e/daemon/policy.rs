@@ -67,11 +67,47 @@ fn a_process_that_a_rule_forbids_gets_no_page_and_the_refusal_names_the_file() {
     let (_daemon, file) = daemon(&place, &rule(own.to_str().expect("UTF-8"), "never"));
     let client = Client::connect_to(&place.socket()).expect("a daemon");
     let prepare = fastpath_protocol::Request::new(fastpath_protocol::Operation::Prepare);
-    let refused = client.prepare(&prepare).expect_err("a refusal").to_string();
-    assert!(
-        refused.contains(file.to_str().expect("UTF-8")) && refused.contains("never"),
-        "{refused}"
-    );
+    let refusals = [
+        client.prepare(&prepare).expect_err("a refusal"),
+        client
+            .page(fastpath_page::ClockSet::ALL, None, None)
+            .expect_err("a refusal"),
+    ];
+    for refused in refusals.map(|refusal| refusal.to_string()) {
+        assert!(
+            refused.contains(file.to_str().expect("UTF-8")) && refused.contains("never"),
+            "{refused}"
+        );
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_process_that_cannot_be_attached_for_a_moment_is_attached_later() {
+    let Some(()) = needs_root() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let late = install("/usr/bin/sleep", place.0.path().join("late"), 0o755);
+    let (_daemon, _) = daemon(&place, &rule(&late, "attach"));
+    let fifo = place.0.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("a fifo");
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "read line <\"$0\"; exec \"$1\" 1000"])
+        .arg(&fifo)
+        .arg(&late);
+    let running = start(shell);
+    let pid = running.pid();
+    // The kernel detaches it when this thread ends.
+    let tracer = std::thread::spawn(move || {
+        let options = nix::sys::ptrace::Options::empty();
+        nix::sys::ptrace::seize(nix::unistd::Pid::from_raw(pid.0), options).expect("seize");
+        std::fs::write(&fifo, "go\n").expect("write");
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        assert_eq!(page_of(pid), None);
+    });
+    tracer.join().expect("the tracer");
+    wait_until("it to be attached", || page_of(pid).is_some());
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -119,6 +155,44 @@ fn root_has_a_tree_attached_unless_a_rule_forbids_it() {
     wait_until("the program that it executes", || {
         shell.pid().read("comm").trim() == "sleep" && page_of(shell.pid()).is_some()
     });
+}
+
+/// It executes the forbidden program at each moment of an attach: by a rule for the program before it, or by root.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_forbidden_program_that_is_executed_during_an_attach_gets_no_page() {
+    let Some(()) = needs_root() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let copy = |name: &str, of: &str| install(of, place.0.path().join(name), 0o755);
+    let [attached, other] = ["attached", "other"].map(|name| copy(name, "/bin/sh"));
+    let forbidden = copy("forbidden", "/usr/bin/sleep");
+    let (_daemon, _) = daemon(&place, &(rule(&forbidden, "never") + &rule(&attached, "attach")));
+    let mut all = Vec::new();
+    for shell in [&attached, &other] {
+        for ms in 0..40 {
+            let fifo = place.0.path().join(format!("{}", all.len()));
+            nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("a fifo");
+            let mut command = Command::new(shell);
+            command
+                .args(["-c", "read line <\"$0\"; exec \"$1\" 1000"])
+                .arg(&fifo)
+                .arg(&forbidden);
+            let running = start(command);
+            let pid = running.pid().0.to_string();
+            let by_root = (*shell == other).then(|| start(place.fastpath(&["attach", "-q", "--clocks", "all", &pid])));
+            std::thread::sleep(std::time::Duration::from_millis(ms));
+            std::fs::write(&fifo, "go\n").expect("write");
+            by_root.map(Running::finish);
+            all.push(running);
+        }
+    }
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let served = all.iter().filter(|one| {
+        wait_until("the program", || one.pid().read("comm").trim() == "forbidden");
+        page_of(one.pid()).is_some()
+    });
+    assert_eq!(served.count(), 0);
 }
 
 #[test]

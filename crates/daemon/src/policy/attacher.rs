@@ -6,7 +6,7 @@
 
 use std::io::Read;
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,7 +16,8 @@ use fastpath_publish::evidence::Trust;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::Decision;
+use super::queue::MOST_TRIES;
+use super::{Decision, ProcessFacts};
 use crate::log::{Priority, say};
 use crate::payer::Payer;
 use crate::{DaemonOptions, Service};
@@ -35,17 +36,22 @@ pub(super) struct Task {
     pub payer: Payer,
     /// What it gets, and the rule.
     pub decision: Decision,
-    /// Name for the log.
-    pub executable: Option<String>,
     /// Start time of the process ([`fastpath_os::Stat`]) if root asked for it; `None` if a rule selects it.
     pub asked_for: Option<u64>,
+    /// Number of tries so far.
+    pub tries: u32,
 }
+
+/// Exit status of a child whose process could not be attached now (sysexits.h: EX_TEMPFAIL).
+pub const TRY_AGAIN: u8 = 75;
 
 /// Result of an attach.
 #[derive(Debug)]
 pub(super) enum Done {
     /// Inode of the page that the process got, if it did.
     InTime(Option<u64>),
+    /// It may succeed later.
+    TryAgain,
     /// It took too long. Contains the child if that has not ended.
     TooLate(Option<Child>),
 }
@@ -66,7 +72,7 @@ impl Attacher {
     }
 
     /// Attaches a process in a child process, and waits for that with a timeout.
-    pub(super) fn attach(&self, task: &Task) -> Done {
+    pub(super) fn attach(&self, task: &Task, service: Service, facts: &ProcessFacts) -> Done {
         let trouble = |what: &str, why: &dyn std::fmt::Display| {
             say(
                 Priority::Warning,
@@ -74,12 +80,18 @@ impl Attacher {
             );
             Done::InTime(None)
         };
-        let mut child = match self.command(task).spawn() {
+        let mut child = match self.command(task, service, facts).spawn() {
             Ok(child) => child,
             Err(error) => return trouble("a process that attaches it cannot be started", &error),
         };
         if has_ended_within(&child, DEADLINE) {
             return match child.wait() {
+                Ok(status) if status.code() == Some(TRY_AGAIN.into()) => Done::TryAgain,
+                // The child could not log it.
+                Ok(status) if status.signal().is_some() => {
+                    trouble("the process that attaches it", &status);
+                    Done::TryAgain
+                }
                 Ok(_) => Done::InTime(child.stdout.take().and_then(inode_in)),
                 Err(error) => trouble("the process that attaches it", &error),
             };
@@ -103,18 +115,20 @@ impl Attacher {
         Done::TooLate(Some(child))
     }
 
-    /// Returns the command that runs this program again to attach one process ([`crate::DaemonOptions::socket`] names the
-    /// daemon to it).
-    fn command(&self, task: &Task) -> Command {
+    /// Returns the command that runs this program again to attach one process with these facts
+    /// ([`crate::DaemonOptions::socket`] names the daemon to it).
+    fn command(&self, task: &Task, service: Service, facts: &ProcessFacts) -> Command {
         let service = Service {
             trust: self.trust,
-            ..task.decision.service
+            ..service
         };
         let mut command = Command::new("/proc/self/exe");
         command
             .arg(format!("--attach={}", task.pid))
             .arg(format!("--service={service}"))
-            .args(task.executable.as_ref().map(|name| format!("--attach-name={name}")))
+            .arg(format!("--attach-facts={}", facts.fingerprint()))
+            .args(facts.executable.as_ref().map(|name| format!("--attach-name={name}")))
+            .args((task.tries >= MOST_TRIES).then(|| format!("--attach-tries={}", task.tries)))
             .env(SOCKET_VARIABLE, &self.socket)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -1,9 +1,11 @@
 //! The facts about a process that a policy uses.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use crate::peer::Process;
 
 /// A process, as far as it is known.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessFacts {
     /// User id.
     pub uid: u32,
@@ -21,6 +23,19 @@ impl ProcessFacts {
             executable: fastpath_os::executable(process.pid).ok(),
             cgroup: cgroup(process.pid),
         }
+    }
+
+    /// Reads the facts of the process with this id; `None` if it has ended.
+    pub fn of_pid(pid: i32) -> Option<ProcessFacts> {
+        Process::read(pid).ok().map(ProcessFacts::read)
+    }
+
+    /// Returns a number that other facts do not have: all that a policy decides by. The same in every process of this
+    /// program.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
     }
 
     /// Returns the systemd unit: the last part of the cgroup's path that is a unit which runs processes

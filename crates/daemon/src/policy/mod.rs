@@ -17,7 +17,7 @@ use fastpath_page::Clocks;
 use serde::Deserialize;
 
 use crate::Service;
-use crate::peer::Process;
+pub use attacher::TRY_AGAIN;
 pub use facts::ProcessFacts;
 use glob::Glob;
 pub use preview::{Fit, Preview};
@@ -179,15 +179,23 @@ impl Policy {
         })
     }
 
-    /// Returns the decision of the first rule that fits a process now; `None` also if it has ended.
-    pub fn decide_for(&self, pid: i32) -> Option<Decision> {
-        self.decide(&ProcessFacts::read(Process::read(pid).ok()?))
+    /// Returns whether a process with these facts must never get a page.
+    pub(crate) fn excludes(&self, facts: &ProcessFacts) -> bool {
+        let decision = self.decide(facts);
+        decision.is_some_and(|decision| decision.action == Action::Never)
     }
 
-    /// Returns whether a process must never get a page.
+    /// The same for a process that asks for itself. `fastpath run` does so for the program that it becomes: a rule about
+    /// executables is for that program, and is asked at its exec.
+    pub(crate) fn excludes_itself(&self, facts: &ProcessFacts) -> bool {
+        let is_ours = facts.executable.as_deref().is_some_and(is_ours);
+        let decision = self.decide(facts).filter(|decision| decision.action == Action::Never);
+        decision.is_some_and(|decision| !is_ours || self.rules[decision.rule - 1].executable.is_none())
+    }
+
+    /// Returns whether a process must never get a page; false also if it has ended.
     pub fn forbids(&self, pid: i32) -> bool {
-        let decision = (self.rules() > 0).then(|| self.decide_for(pid)).flatten();
-        decision.is_some_and(|decision| decision.action == Action::Never)
+        self.rules() > 0 && ProcessFacts::of_pid(pid).is_some_and(|facts| self.excludes(&facts))
     }
 }
 
@@ -348,6 +356,18 @@ mod tests {
         ] {
             assert_ne!(plain, decision(keys), "{keys}");
         }
+    }
+
+    #[test]
+    fn a_process_that_asks_for_itself_is_excluded_as_any_other_and_run_by_rules_without_an_executable() {
+        let policy =
+            |selector: &str| Policy::parse(&format!("[[rule]]\n{selector}\naction = \"never\"")).expect("a policy");
+        let (program, run) = (facts("/opt/x", "/", 7), facts("/usr/bin/fastpath", "/", 7));
+        let every = policy("executable = \"/**\"");
+        assert!(every.excludes_itself(&program) && !every.excludes_itself(&run));
+        let user = policy("user = 7");
+        assert!(user.excludes_itself(&program) && user.excludes_itself(&run));
+        assert!(!policy("executable = \"/usr/*\"").excludes_itself(&program));
     }
 
     #[test]

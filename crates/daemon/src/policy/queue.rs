@@ -21,12 +21,20 @@ const OF_ONE_USER_WAITING: usize = 512;
 /// processes, up to [`LEFT_ALONE_AT_MOST`].
 const LEFT_ALONE: Duration = Duration::from_secs(60);
 const LEFT_ALONE_AT_MOST: u32 = 10;
-/// Time between two checks whether abandoned children have ended.
+/// Number of times that a process is tried which may be attached later: for a minute.
+pub(super) const MOST_TRIES: u32 = 7;
+/// Time before the second try; doubled after each.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Limit of processes that wait for their next try, of one user other than root.
+const OF_ONE_USER_LATER: usize = 64;
+/// Time between two checks whether abandoned children have ended, and processes are due.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct Tasks {
     waiting: VecDeque<Task>,
+    /// Tasks that are tried again, and when.
+    later: Vec<(Instant, Task)>,
     under_way: HashMap<Payer, usize>,
     /// Number of a user's processes that took too long, and the time until which the user's processes are left alone.
     too_long: HashMap<Payer, (u32, Instant)>,
@@ -96,6 +104,7 @@ impl Queue {
         let mut tasks = self.tasks();
         loop {
             tasks.look_after_given_up();
+            tasks.add_due(Instant::now());
             if let Some(task) = tasks.next(Instant::now()) {
                 *tasks.under_way.entry(task.payer).or_default() += 1;
                 drop(tasks);
@@ -107,11 +116,15 @@ impl Queue {
     }
 
     /// Records that a task is not in progress any more.
-    pub(super) fn give_back(&self, task: &Task, done: Done) {
+    pub(super) fn give_back(&self, task: Task, done: Done) {
         let payer = task.payer;
         let mut tasks = self.tasks();
         match done {
             Done::InTime(_) => tasks.is_done(payer),
+            Done::TryAgain => {
+                tasks.is_done(payer);
+                tasks.try_later(task, Instant::now());
+            }
             Done::TooLate(child) => {
                 tasks.took_too_long(payer, Instant::now());
                 match child {
@@ -154,6 +167,32 @@ impl Tasks {
         };
         let at = self.waiting.iter().position(may)?;
         self.waiting.remove(at)
+    }
+
+    /// Keeps a task for its next try, if there is one.
+    fn try_later(&mut self, task: Task, now: Instant) {
+        let of_payer = || self.later.iter().filter(|(_, other)| other.payer == task.payer).count();
+        if task.tries >= MOST_TRIES {
+            return;
+        }
+        if !task.payer.is_root() && of_payer() >= OF_ONE_USER_LATER {
+            say(
+                Priority::Notice,
+                format_args!(
+                    "process {} stays on the kernel's path: too many of its user wait to be tried again",
+                    task.pid
+                ),
+            );
+            return;
+        }
+        let pause = FIRST_PAUSE * 2u32.pow(task.tries.saturating_sub(1));
+        self.later.push((now + pause, task));
+    }
+
+    /// Adds the tasks whose next try is due.
+    fn add_due(&mut self, now: Instant) {
+        let due = self.later.extract_if(.., |(at, _)| *at <= now);
+        self.waiting.extend(due.map(|(_, task)| task));
     }
 
     fn is_done(&mut self, payer: Payer) {
@@ -207,8 +246,8 @@ mod tests {
             pid,
             payer,
             decision,
-            executable: None,
             asked_for: None,
+            tries: 1,
         }
     }
 
@@ -224,11 +263,39 @@ mod tests {
         assert_eq!(first.each_ref().map(|task| task.payer), [hostile; 2]);
         let third = queue.take();
         assert_eq!(third.payer, other);
-        queue.give_back(&third, Done::InTime(None));
-        queue.give_back(&first[0], Done::TooLate(None));
+        queue.give_back(third, Done::InTime(None));
+        let [first, _second] = first;
+        queue.give_back(first, Done::TooLate(None));
         queue.put(task(11, other));
         assert_eq!(queue.take().pid, 11);
         assert!(queue.tasks().waiting.is_empty(), "the others of the hostile user");
+    }
+
+    #[test]
+    fn a_process_that_may_be_attached_later_is_tried_again_for_a_minute() {
+        let (mut tasks, user, now) = (Tasks::default(), Payer::User(1), Instant::now());
+        let mut begun = now;
+        for tries in 1..MOST_TRIES {
+            tasks.try_later(Task { tries, ..task(1, user) }, begun);
+            let due = tasks.later[0].0;
+            tasks.add_due(due - Duration::from_millis(1));
+            assert!(tasks.waiting.is_empty());
+            tasks.add_due(due);
+            assert_eq!(tasks.waiting.pop_front().map(|task| task.tries), Some(tries));
+            begun = due;
+        }
+        assert_eq!(begun - now, Duration::from_secs(63));
+        let last = Task {
+            tries: MOST_TRIES,
+            ..task(1, user)
+        };
+        tasks.try_later(last, begun);
+        assert!(tasks.later.is_empty());
+        for pid in 0..2 * OF_ONE_USER_LATER as i32 {
+            tasks.try_later(task(pid, user), now);
+        }
+        tasks.try_later(task(1, Payer::User(2)), now);
+        assert_eq!(tasks.later.len(), OF_ONE_USER_LATER + 1);
     }
 
     #[test]
@@ -239,7 +306,7 @@ mod tests {
         assert!(child.try_wait().unwrap().is_none());
         queue.put(task(1, Payer::Root));
         let first = queue.take();
-        queue.give_back(&first, Done::TooLate(Some(child)));
+        queue.give_back(first, Done::TooLate(Some(child)));
         assert_eq!(queue.tasks().under_way.get(&Payer::Root), Some(&1));
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
         let begun = Instant::now();

@@ -17,6 +17,7 @@ use super::queue::AT_A_TIME;
 use super::queue::Queue;
 use super::source::Source;
 use super::{Action, Clocks, Decision, Policy, ProcessFacts, is_ours};
+use crate::log::{Priority, say};
 use crate::payer::Payer;
 use crate::peer::Process;
 use crate::{DaemonOptions, Service};
@@ -31,8 +32,29 @@ struct Shared {
     /// How processes are noticed at present.
     notices: Mutex<Option<&'static str>>,
     changed: EventFd,
-    /// Rule by which a page was given, by the page's inode.
-    rules: Mutex<HashMap<u64, usize>>,
+    /// The attached processes, by the inode of their page.
+    given: Mutex<HashMap<u64, Given>>,
+}
+
+/// Why a page was given by this daemon itself.
+struct Given {
+    /// Rule by which, unless root asked for it.
+    rule: Option<usize>,
+    /// The account that is charged for an attendant, if there is one.
+    tree_of: Option<Payer>,
+}
+
+/// Limit of trees with an attendant of one user other than root, and of all users other than root. An attendant is one
+/// task, and two more while its programs execute others: `TasksMax` of the unit has room for three such users, the
+/// daemon and root.
+const TREES_OF_ONE_USER: usize = 96;
+const TREES_OF_USERS: usize = 3 * TREES_OF_ONE_USER;
+
+/// Returns whether this account may have another tree, beside those of these accounts.
+fn may_have_a_tree(payer: Payer, trees: impl Iterator<Item = Payer>) -> bool {
+    let of_users: Vec<Payer> = trees.filter(|of| !of.is_root()).collect();
+    let own = of_users.iter().filter(|of| **of == payer).count();
+    payer.is_root() || own < TREES_OF_ONE_USER && of_users.len() < TREES_OF_USERS
 }
 
 impl Watcher {
@@ -44,7 +66,7 @@ impl Watcher {
             tasks: tasks.clone(),
             notices: Mutex::new(None),
             changed: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
-            rules: Mutex::default(),
+            given: Mutex::default(),
         }));
         for _ in 0..AT_A_TIME {
             let (attacher, theirs) = (Attacher::new(options), watcher.0.clone());
@@ -70,8 +92,8 @@ impl Watcher {
                 },
                 rule: 0,
             },
-            executable: ProcessFacts::read(process).executable,
             asked_for: Some(Stat::read(process.pid).map_err(ended)?.start_time),
+            tries: 0,
         };
         match self.0.tasks.offer(task) {
             true => Ok(()),
@@ -100,12 +122,12 @@ impl Watcher {
 
     /// Returns the rule by which the page with this inode was given.
     pub(crate) fn rule_of(&self, inode: u64) -> Option<usize> {
-        locked(&self.0.rules).get(&inode).copied()
+        locked(&self.0.given).get(&inode)?.rule
     }
 
-    /// Forgets the rules of pages that do not exist any more.
+    /// Forgets pages that do not exist any more.
     pub(crate) fn forget_all_but(&self, is_there: impl Fn(u64) -> bool) {
-        locked(&self.0.rules).retain(|inode, _| is_there(*inode));
+        locked(&self.0.given).retain(|inode, _| is_there(*inode));
     }
 }
 
@@ -122,30 +144,57 @@ impl Shared {
     fn attach_those(&self, attacher: &Attacher) {
         super::attacher::keep_clients_descriptors_out();
         loop {
-            let task = self.tasks.take();
-            let done = match self.is_still_to_be_attached(&task) {
-                true => attacher.attach(&task),
-                false => Done::InTime(None),
+            let mut task = self.tasks.take();
+            task.tries += 1;
+            let mut service = task.decision.service;
+            let done = match self.still_fitting(&task) {
+                Some(facts) => {
+                    service.children = service.children && self.may_have_a_tree(&task);
+                    attacher.attach(&task, service, &facts)
+                }
+                None => Done::InTime(None),
             };
-            if let Done::InTime(Some(inode)) = &done
-                && task.asked_for.is_none()
-            {
-                locked(&self.rules).insert(*inode, task.decision.rule);
+            if let Done::InTime(Some(inode)) = &done {
+                let given = Given {
+                    rule: task.asked_for.is_none().then_some(task.decision.rule),
+                    tree_of: service.children.then_some(task.payer),
+                };
+                locked(&self.given).insert(*inode, given);
             }
-            self.tasks.give_back(&task, done);
+            self.tasks.give_back(task, done);
         }
     }
 
-    /// Returns whether the reason for a task still holds: while it waited, the policy may have changed, and the number
-    /// may have been given to another process.
-    fn is_still_to_be_attached(&self, task: &Task) -> bool {
-        let policy = self.policy();
-        match task.asked_for {
-            Some(start_time) => {
-                Stat::read(task.pid).is_ok_and(|stat| stat.start_time == start_time) && !policy.forbids(task.pid)
-            }
-            None => policy.decide_for(task.pid) == Some(task.decision),
+    /// Returns whether a task's process may have an attendant; logs why not.
+    fn may_have_a_tree(&self, task: &Task) -> bool {
+        let given = locked(&self.given);
+        let may = may_have_a_tree(task.payer, given.values().filter_map(|given| given.tree_of));
+        drop(given);
+        if !may {
+            say(
+                Priority::Notice,
+                format_args!(
+                    "process {}: the programs that it executes will not be served: too many trees of its user, or of all, are",
+                    task.pid
+                ),
+            );
         }
+        may
+    }
+
+    /// Returns the facts about a task's process if the reason for the task still holds: while it waited, the policy may
+    /// have changed, and the number may have been given to another process.
+    fn still_fitting(&self, task: &Task) -> Option<ProcessFacts> {
+        let facts = ProcessFacts::of_pid(task.pid)?;
+        let decision = self.policy().decide(&facts);
+        let fits = match task.asked_for {
+            Some(start_time) => {
+                Stat::read(task.pid).is_ok_and(|stat| stat.start_time == start_time)
+                    && decision.is_none_or(|decision| decision.action != Action::Never)
+            }
+            None => decision == Some(task.decision),
+        };
+        fits.then_some(facts)
     }
 
     fn policy(&self) -> Arc<Policy> {
@@ -209,8 +258,30 @@ fn consider(policy: &Policy, pid: i32, tasks: &Queue) {
             pid,
             payer,
             decision,
-            executable: facts.executable,
             asked_for: None,
+            tries: 0,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_users_trees_leave_room_for_others_and_all_users_for_root() {
+        let mut trees = Vec::new();
+        for uid in 1..5 {
+            let before = trees.len();
+            while may_have_a_tree(Payer::User(uid), trees.iter().copied()) {
+                trees.push(Payer::User(uid));
+            }
+            let taken = trees.len() - before;
+            assert_eq!(taken, if uid < 4 { TREES_OF_ONE_USER } else { 0 });
+        }
+        assert!(may_have_a_tree(Payer::Root, trees.iter().copied()));
+        // Root's do not count for others.
+        let roots = [Payer::Root; 2 * TREES_OF_USERS];
+        assert!(may_have_a_tree(Payer::User(1), roots.into_iter()));
     }
 }

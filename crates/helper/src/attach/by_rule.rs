@@ -6,49 +6,90 @@ use fastpath_daemon::log::{Priority, say};
 use fastpath_inject::Rescued;
 use fastpath_inject::attach::{Refusal, StoppedTooLong, may_attach};
 use fastpath_page::{ClockSet, Clocks, MAPPED_NAME};
-use fastpath_protocol::Client;
+use fastpath_protocol::{Client, ClientError};
 
-use super::{Outcome, Wanted, attach_all};
+use super::{OTHER_PROGRAM, Outcome, Wanted, attach_all};
 use crate::policy::DaemonsPolicy;
 use crate::process::Surroundings;
 
-/// Attaches a process, and logs the result, except in expected cases: the target has ended, is served already, or is
-/// fast by itself. `name` is its name in the log. Returns the inode of the page that the target got.
-pub fn attach(pid: i32, name: &str, service: Service, surroundings: &Surroundings) -> Option<u64> {
-    let done = match may_attach(pid) {
-        Ok(()) => attach_it(pid, service, surroundings),
-        Err(refusal) if is_no_news(&refusal) => Ok(None),
-        Err(refusal) => Err(refusal.to_string()),
-    };
-    match &done {
-        Ok(Some(_)) => say(Priority::Info, format_args!("attached process {pid} ({name})")),
-        Ok(None) => {}
-        Err(why) => say(
-            Priority::Notice,
-            format_args!("process {pid} ({name}) stays on the kernel's path: {why}"),
-        ),
-    }
-    done.ok().flatten()
+/// A process that the daemon has attached.
+pub struct Order<'a> {
+    /// Process id.
+    pub pid: i32,
+    /// Name in the log.
+    pub name: &'a str,
+    /// What it gets.
+    pub service: Service,
+    /// Facts by which the daemon decided ([`fastpath_daemon::ProcessFacts::fingerprint`]).
+    pub facts: Option<u64>,
+    /// Number of tries so far, if this is the last one.
+    pub tries: Option<u32>,
 }
 
-fn attach_it(pid: i32, mut service: Service, surroundings: &Surroundings) -> Result<Option<u64>, String> {
+/// Result of an attach.
+pub enum Attempt {
+    /// Inode of the page that the target got.
+    Attached(u64),
+    /// The target is left as it is for good.
+    Over,
+    /// Another try may succeed.
+    TryAgain,
+}
+
+/// Reason why a process was not attached, and whether another try may succeed.
+type Failure = (String, bool);
+
+/// Attaches a process, and logs the result, except in expected cases: the target has ended, is served already, or is
+/// fast by itself, or another try follows.
+pub fn attach(order: &Order<'_>, surroundings: &Surroundings) -> Attempt {
+    let Order { pid, name, tries, .. } = order;
+    let done = match may_attach(*pid) {
+        Ok(()) => attach_it(order, surroundings),
+        Err(refusal) => failed(&refusal),
+    };
+    match done {
+        Ok(Some(inode)) => {
+            say(Priority::Info, format_args!("attached process {pid} ({name})"));
+            Attempt::Attached(inode)
+        }
+        Ok(None) => Attempt::Over,
+        Err((_, true)) if tries.is_none() => Attempt::TryAgain,
+        Err((why, may_pass)) => {
+            let tries = tries.filter(|_| may_pass);
+            let tries = tries.map_or_else(String::new, |tries| format!(" after {tries} tries"));
+            say(
+                Priority::Notice,
+                format_args!("process {pid} ({name}) stays on the kernel's path{tries}: {why}"),
+            );
+            Attempt::Over
+        }
+    }
+}
+
+fn failed(refusal: &Refusal) -> Result<Option<u64>, Failure> {
+    match is_no_news(refusal) {
+        true => Ok(None),
+        false => Err((refusal.to_string(), refusal.is_passing())),
+    }
+}
+
+fn attach_it(order: &Order<'_>, surroundings: &Surroundings) -> Result<Option<u64>, Failure> {
+    let (pid, mut service) = (order.pid, order.service);
+    let for_good = |failure: ClientError| (failure.to_string(), false);
     if service.clocks == Clocks::Auto {
         let status = Client::connect().and_then(|client| client.state());
-        let slow = status.map_err(|failure| failure.to_string())?.slow_clocks;
+        let slow = status.map_err(for_good)?.slow_clocks;
         let ids = slow.iter().map(|id| ClockSet::of_id(*id));
         service.clocks = Clocks::Set(ids.fold(ClockSet::NONE, ClockSet::union));
     }
     if service.set() == ClockSet::NONE {
         return Ok(None);
     }
-    let policy = service
-        .children
-        .then(DaemonsPolicy::find)
-        .transpose()
-        .map_err(|failure| failure.to_string())?;
+    let policy = service.children.then(DaemonsPolicy::find).transpose();
     let wanted = Wanted {
         service,
-        policy: policy.flatten(),
+        policy: policy.map_err(for_good)?.flatten(),
+        selected: order.facts.map(|facts| (pid, facts)),
         may_publish: false,
     };
     let mut done = Ok(None);
@@ -65,10 +106,11 @@ fn attach_it(pid: i32, mut service: Service, surroundings: &Surroundings) -> Res
                     attached.rescued.iter().for_each(|rescued| log_rescued(pid, rescued));
                     Ok(page_of(pid))
                 }
-                Outcome::Refused(refusal) if is_no_news(&refusal) => Ok(None),
-                Outcome::Refused(refusal) => Err(refusal.to_string()),
+                Outcome::Refused(refusal) => failed(&refusal),
                 Outcome::NoPage(_) if !exists(pid) => Ok(None),
-                Outcome::Forbidden(why) | Outcome::NoPage(why) => Err(why),
+                // The daemon decides about it anew.
+                Outcome::Forbidden(why) if why == OTHER_PROGRAM => Err((why, true)),
+                Outcome::Forbidden(why) | Outcome::NoPage(why) => Err((why, false)),
             };
         }
     });
@@ -125,5 +167,6 @@ fn is_no_news(refusal: &Refusal) -> bool {
             | Refusal::Zombie
             | Refusal::AttachedAlready { .. }
             | Refusal::UnderRun
+            | Refusal::Publisher
     )
 }

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use fastpath_daemon::Service;
+use fastpath_daemon::{Policy, ProcessFacts, Service};
 use fastpath_inject::Cache;
 use fastpath_inject::attach::{self, AttachConfig, Attached, LastResort, Refusal};
 use fastpath_page::Grant;
@@ -29,20 +29,29 @@ pub struct Wanted {
     pub service: Service,
     /// Policy that excludes some processes.
     pub policy: Option<DaemonsPolicy>,
+    /// A process that a rule selected, and the facts by which ([`ProcessFacts::fingerprint`]): those hold for no other
+    /// program that it executes.
+    pub selected: Option<(i32, u64)>,
     /// Whether the helper publishes where the host's daemon gives no page.
     pub may_publish: bool,
 }
 
 impl Wanted {
-    fn config<'a>(&self, grant: &'a Grant, children: Option<&'a Cache>, ptracer: u32) -> AttachConfig<'a> {
-        AttachConfig {
-            grant,
-            children,
-            ptracer,
-            rescue: self.service.rescue,
+    /// Returns the policy's refusal of a process; `None` also for one without a policy.
+    fn refusal(&self, policy: Option<&Policy>, pid: i32) -> Option<String> {
+        match (self.selected, policy, &self.policy) {
+            (Some((selected, facts)), ..) if selected == pid => {
+                let now = ProcessFacts::of_pid(pid).map(|facts| facts.fingerprint());
+                (now != Some(facts)).then(|| OTHER_PROGRAM.to_owned())
+            }
+            (_, Some(policy), Some(file)) => file.refusal(policy, pid),
+            _ => None,
         }
     }
 }
+
+/// Reason why a process is not attached that a rule selected.
+pub(crate) const OTHER_PROGRAM: &str = "it is another program than the one that a rule selected";
 
 /// Result for one process.
 pub enum Outcome {
@@ -71,9 +80,17 @@ pub fn attach_all(
         false => Vec::new(),
     };
     let is_named = |pid: i32| !descendants.contains(&pid);
+    // Read once: while a process is stopped, there is no time for it. The daemon, which has a policy of its own, is asked
+    // for each page but those of descendants.
+    let policy = wanted.policy.as_ref().map(DaemonsPolicy::read);
+    let (policy, unreadable) = match policy.transpose() {
+        Ok(policy) => (policy, None),
+        Err(why) => (None, Some(why).filter(|_| wanted.service.children)),
+    };
+    let allows = |pid: i32| wanted.refusal(policy.as_ref(), pid).map_or(Ok(()), Err);
     let mut of_helper = Vec::new();
     for pid in pids.iter().chain(&descendants).copied() {
-        let outcome = match wanted.policy.as_ref().and_then(|policy| policy.against(pid)) {
+        let outcome = match unreadable.clone().or_else(|| allows(pid).err()) {
             Some(why) => Outcome::Forbidden(why),
             // Only a helper serves descendants.
             None if wanted.service.children => {
@@ -81,7 +98,16 @@ pub fn attach_all(
                 continue;
             }
             None => match of_host(wanted, pid) {
-                Ok(grant) => attach_one(pid, &wanted.config(&grant, None, 0), give_up),
+                Ok(grant) => {
+                    let config = AttachConfig {
+                        grant: &grant,
+                        children: None,
+                        ptracer: 0,
+                        rescue: wanted.service.rescue,
+                        allows: &allows,
+                    };
+                    attach_one(pid, &config, give_up)
+                }
                 Err(failure) if grant::is_forbidden(&failure) => Outcome::Forbidden(failure.to_string()),
                 Err(_) if wanted.may_publish => {
                     of_helper.push(pid);
@@ -112,13 +138,15 @@ pub fn attach_all(
                 continue;
             }
         };
+        let config = AttachConfig {
+            grant: &served.grant,
+            children: scans.as_ref(),
+            ptracer: served.ptracer,
+            rescue: wanted.service.rescue,
+            allows: &allows,
+        };
         for pid in pids {
-            let outcome = attach_one(
-                pid,
-                &wanted.config(&served.grant, scans.as_ref(), served.ptracer),
-                give_up,
-            );
-            report(pid, is_named(pid), outcome);
+            report(pid, is_named(pid), attach_one(pid, &config, give_up));
         }
     }
 }
@@ -135,6 +163,7 @@ fn attach_one(pid: i32, config: &AttachConfig<'_>, give_up: LastResort) -> Outco
     grant::wait_for_anchor(&config.grant.page, FIRST_ANCHOR);
     match attach::attach(pid, config, give_up) {
         Ok(attached) => Outcome::Attached(attached),
+        Err(Refusal::Forbidden { why }) => Outcome::Forbidden(why),
         Err(refusal) => Outcome::Refused(refusal),
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastpath_inject::Shared;
+use fastpath_inject::attendant::Attendant;
 use fastpath_page::{ClockSet, Grant};
 use fastpath_protocol::packet;
 use fastpath_publish::Publisher;
@@ -104,9 +105,8 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
     }
     let mailbox = Arc::new(Shared::create().map_err(|e| e.to_string())?);
     let (grant, mut publisher) = granted(wanted, pid, &mailbox)?;
-    if wanted.service.children {
-        attend(&grant, &mailbox, wanted)?;
-    }
+    let attendant = wanted.service.children.then(|| attendant(&grant, &mailbox, wanted));
+    let attendant = attendant.transpose()?;
     let numbers = u64::from(grant.clocks.0) << 32 | u64::from(process::ptracer());
     packet::send(
         channel.as_fd(),
@@ -116,7 +116,15 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
     .map_err(|e| format!("sendmsg: {e}"))?;
     // If it stayed open here, it would count as a process that maps it.
     drop(grant);
-    grant::stay_while(publisher.as_mut(), || !is_closed(channel) || mailbox.in_use());
+    let needed = || !is_closed(channel) || mailbox.in_use();
+    match (attendant, &publisher) {
+        (Some(attendant), None) => attendant.serve_while(needed),
+        (Some(attendant), Some(_)) => {
+            process::spawn(move || attendant.serve())?;
+            grant::stay_while(publisher.as_mut(), needed);
+        }
+        (None, _) => grant::stay_while(publisher.as_mut(), needed),
+    }
     Ok(())
 }
 
@@ -143,11 +151,13 @@ fn process_name(pid: i32) -> String {
     name.trim_end().to_owned()
 }
 
-/// Serves the descendants of attached processes.
-fn attend(grant: &Grant, mailbox: &Arc<Shared>, wanted: &Wanted) -> Result<(), String> {
+/// Returns what serves the descendants of attached processes.
+fn attendant(grant: &Grant, mailbox: &Arc<Shared>, wanted: &Wanted) -> Result<Arc<Attendant>, String> {
     let page = grant.page.try_clone().map_err(|e| format!("the page: {e}"))?;
     let (policy, trial) = (wanted.policy.clone(), Trial::default());
-    attendant::start(page, grant.clocks, mailbox, &wanted.service, policy, trial, false).map(drop)
+    let attendant = attendant::new(page, grant.clocks, mailbox, &wanted.service, policy, trial, false);
+    attendant.prepare();
+    Ok(attendant)
 }
 
 /// Returns whether the process that asked is done, or has ended.

@@ -127,10 +127,13 @@ pub fn may_attach(pid: i32) -> Answer<()> {
 /// Makes the checks that a tracer may make too, and returns what they found.
 pub fn look_at(pid: i32) -> Answer<Target> {
     let maps = maps::read(pid)?;
+    let is_page = |m: &Mapping| m.name.starts_with("/memfd:fastpath-page");
     let leftover = match find(pid, &maps)? {
         Some(found) if found.journal.state == State::Kept => return Err(Refusal::UnderRun),
         Some(found) if found.is_in_force()? => return Err(Refusal::AttachedAlready { pid }),
-        None if maps.iter().any(|m| m.name.starts_with("/memfd:fastpath-page")) => return Err(Refusal::UnderRun),
+        // Only its publisher can write a page.
+        None if maps.iter().any(|m| is_page(m) && m.writable) => return Err(Refusal::Publisher),
+        None if maps.iter().any(is_page) => return Err(Refusal::UnderRun),
         found => found,
     };
     let is_vdso = |m: &&Mapping| m.name == "[vdso]";
@@ -153,9 +156,6 @@ pub fn look_at(pid: i32) -> Answer<Target> {
             format!("it is an {isa} program")
         });
         return Err(Refusal::OtherPrograms { what });
-    }
-    if let Some((what, with)) = shares(pid) {
-        return Err(Refusal::Shares { what, with });
     }
     Ok(Target {
         maps,
@@ -204,24 +204,49 @@ impl std::fmt::Display for Shared {
     }
 }
 
-/// Returns another process with which this one shares something, and not only for a moment.
-fn shares(pid: i32) -> Option<(Shared, i32)> {
+/// Refuses a process that shares something with another one, and not only for a moment. `pause` waits.
+pub fn refuse_shared(pid: i32, mut pause: impl FnMut(Duration)) -> Answer<()> {
     const MOMENT: Duration = Duration::from_secs(2);
-    let others = fastpath_os::processes()
-        .into_iter()
-        .flatten()
-        .filter(|other| *other != pid);
-    let both = others.flat_map(|other| [Shared::Memory, Shared::Descriptors].map(|what| (what, other)));
-    let mut both = both.into_iter();
-    both.find(|(what, other)| {
-        // The child of a vfork, or one that only closes a descriptor, is gone within a moment, if it gets a CPU.
-        let begun = Instant::now();
-        while what.by(pid, *other) == Some(true) {
-            if begun.elapsed() > MOMENT {
-                return true;
+    for with in relatives(pid) {
+        for what in [Shared::Memory, Shared::Descriptors] {
+            // The child of a vfork, or one that only closes a descriptor, is gone within a moment, if it gets a CPU.
+            let begun = Instant::now();
+            while what.by(pid, with) == Some(true) && !is_thread_of(pid, with) {
+                if begun.elapsed() > MOMENT {
+                    return Err(Refusal::Shares { what, with });
+                }
+                pause(Duration::from_millis(5));
             }
-            std::thread::sleep(Duration::from_millis(5));
         }
-        false
-    })
+    }
+    Ok(())
+}
+
+fn is_thread_of(pid: i32, tid: i32) -> bool {
+    std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists()
+}
+
+/// Returns the processes with which a process may share something: one that it made, its ancestors, and those that were
+/// made a little before or after it. The latter include what it made and disowned (CLONE_PARENT, a fork in between).
+/// To list /proc takes 10 us for each process of the host.
+fn relatives(pid: i32) -> Vec<i32> {
+    /// Distance of process ids. A comparison takes a microsecond.
+    const NEAR: i32 = 128;
+    let is_other = |other: &i32| *other != pid;
+    // CONFIG_PROC_CHILDREN
+    if !std::path::Path::new("/proc/thread-self/children").exists() {
+        return fastpath_os::processes()
+            .into_iter()
+            .flatten()
+            .filter(is_other)
+            .collect();
+    }
+    let children = |tid: i32| fastpath_os::text(format!("{pid}/task/{tid}"), "children").ok();
+    let children: Vec<String> = super::threads::list(pid).into_iter().filter_map(children).collect();
+    let children = children.iter().flat_map(|list| list.split_whitespace());
+    let children = children.filter_map(|child| child.parse().ok());
+    let parent = |of: &i32| fastpath_os::Stat::read(*of).ok().map(|stat| stat.parent);
+    let ancestors = std::iter::successors(Some(pid), |of| parent(of).filter(|parent| *parent > 0)).skip(1);
+    let near = (pid - NEAR).max(1)..pid.saturating_add(NEAR);
+    children.chain(ancestors).chain(near.filter(is_other)).collect()
 }

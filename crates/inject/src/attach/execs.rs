@@ -15,8 +15,8 @@ const LONGEST: Duration = Duration::from_secs(3);
 const SAME_PROGRAM: Duration = Duration::from_secs(10);
 /// Time to wait for a process without memory: its first thread may have ended for good.
 const WITHOUT_MEMORY: Duration = Duration::from_secs(1);
-/// Time for which a process is examined again that unmaps what is being examined.
-const UNMAPPING: Duration = Duration::from_secs(1);
+/// Time for which a process is examined again that unmaps what is being examined, or maps what was free.
+const MAPPING: Duration = Duration::from_secs(1);
 /// Time for which a process is examined again that another fastpath traces: at each exec, for milliseconds.
 const TRACED: Duration = Duration::from_secs(1);
 const BETWEEN: Duration = Duration::from_millis(5);
@@ -34,20 +34,25 @@ fn is_gone(refusal: &Refusal) -> bool {
     matches!(refusal, Refusal::Failed(Error::Gone))
 }
 
+/// Returns whether the tracer is a thread of fastpath, `fastpath-session` among them, or one that has just ended.
 fn is_traced_by_fastpath(refusal: &Refusal) -> bool {
-    matches!(refusal, Refusal::Traced { name, .. } if name == "fastpath")
+    matches!(refusal, Refusal::Traced { name, .. } if name.is_empty() || name.starts_with("fastpath"))
 }
 
-/// Returns whether memory that was mapped a moment ago is not any more (proc_pid_mem(5)): the program unmapped it, or a
-/// fastpath that died had made it do so.
-fn is_unmapped(refusal: &Refusal) -> bool {
-    matches!(refusal, Refusal::Failed(Error::Io { source, .. }) if source.raw_os_error() == Some(libc::EIO))
+/// Returns whether the memory is not as it was a moment ago: the program, or a fastpath that died, unmapped what is read
+/// (EIO, proc_pid_mem(5)), or mapped something in a place that was free.
+fn is_mapped_anew(refusal: &Refusal) -> bool {
+    match refusal {
+        Refusal::Failed(Error::Io { source, .. }) => source.raw_os_error() == Some(libc::EIO),
+        Refusal::Failed(Error::PlaceTaken) => true,
+        _ => false,
+    }
 }
 
 /// Does `work`, and repeats it while it is refused and the process replaces its program.
 pub fn outside<T>(pid: i32, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
     let begun = Instant::now();
-    let mut without_since = None;
+    let (mut without_since, mut mapped_anew_since) = (None, None);
     loop {
         let before = program(pid);
         let refusal = match work() {
@@ -66,7 +71,9 @@ pub fn outside<T>(pid: i32, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
         match (&before, &after) {
             _ if has_ended => return Err(super::end_of(pid).unwrap_or(refusal)),
             _ if is_traced_by_fastpath(&refusal) && begun.elapsed() < TRACED => {}
-            (Some(_), Some(_)) if is_unmapped(&refusal) && begun.elapsed() < UNMAPPING => {}
+            (Some(_), Some(_))
+                if is_mapped_anew(&refusal)
+                    && mapped_anew_since.get_or_insert_with(Instant::now).elapsed() < MAPPING => {}
             // `Gone` with the same program before and after: the threads end before the program is replaced, or one of
             // them was lost between two remote calls.
             (Some(before), Some(after)) if before == after && !is_gone(&refusal) => return Err(refusal),
@@ -81,5 +88,33 @@ pub fn outside<T>(pid: i32, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
             (_, None) => return Err(refusal),
         }
         std::thread::sleep(BETWEEN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_thread_or_another_fastpath_prevents_is_tried_again() {
+        let traced = |name: &str| Refusal::Traced {
+            by: 1,
+            name: name.into(),
+        };
+        let unmapped = || Error::io("/proc/1/mem", std::io::Error::from_raw_os_error(libc::EIO)).into();
+        let passing: [fn() -> Refusal; 2] = [|| Error::PlaceTaken.into(), unmapped];
+        let passing = passing.map(|refusal| refusal());
+        // Names of threads are cut off after 15 bytes.
+        let mut passing = passing
+            .into_iter()
+            .chain(["fastpath", "fastpath-sessio", ""].map(traced));
+        let own = std::process::id() as i32;
+        outside(own, || passing.next().map_or(Ok(()), Err)).unwrap();
+        let refused = outside(own, || Err::<(), _>(traced("gdb")));
+        assert!(matches!(refused, Err(Refusal::Traced { .. })));
+        let begun = Instant::now();
+        let refused = outside(own, || Err::<(), _>(Error::PlaceTaken.into()));
+        assert!(matches!(refused, Err(Refusal::Failed(Error::PlaceTaken))));
+        assert!(begun.elapsed() >= MAPPING);
     }
 }

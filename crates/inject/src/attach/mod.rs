@@ -61,6 +61,9 @@ pub struct AttachConfig<'a> {
     pub ptracer: u32,
     /// Whether the program's own system calls for time are redirected too.
     pub rescue: bool,
+    /// Decides whether the process may get it, just before the first change, while the process cannot execute another
+    /// program. The error says why not.
+    pub allows: &'a (dyn Fn(i32) -> Result<(), String> + Sync),
 }
 
 /// Result of an attach.
@@ -113,6 +116,7 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     let pid = session.pid();
     // Checked again: from here on no other tracer can change the target.
     checks::look_at(pid)?;
+    checks::refuse_shared(pid, |pause| session.rest(pause))?;
     leftovers::clear(session)?;
     let mut target = checks::look_at(pid)?;
     if let Some(leftover) = target.leftover.take() {
@@ -158,6 +162,8 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
         },
     };
     with_calls(session, &target.maps, |calls| {
+        // This thread is stopped: if the process executes a program from here on, the calls fail.
+        (config.allows)(pid).map_err(|why| Refusal::Forbidden { why })?;
         leftovers::with_scratch(calls, |calls| map(calls, &region))
     })?;
     let in_force = put_in_force(session, &plan, at);

@@ -51,6 +51,9 @@ pub enum Refusal {
         "`fastpath run` started it, without the kernel's vDSO or as a 32-bit program, and it keeps its clocks' path until it ends: start it again to change that"
     )]
     UnderRun,
+    /// It would publish what it reads.
+    #[error("it is a publisher of fastpath, which must read the kernel's clocks")]
+    Publisher,
     /// The program is of another kind.
     #[error("{what}: only 64-bit programs of this host's own instruction set can be attached")]
     OtherPrograms {
@@ -133,6 +136,12 @@ pub enum Refusal {
         /// The other process.
         with: i32,
     },
+    /// A policy excludes it.
+    #[error("{why}")]
+    Forbidden {
+        /// The policy's answer.
+        why: String,
+    },
     /// There is nothing to detach.
     #[error("it is not attached")]
     NotAttached,
@@ -149,3 +158,21 @@ pub enum Refusal {
 
 /// Shorthand for this module's results.
 pub type Answer<T> = std::result::Result<T, Refusal>;
+
+impl Refusal {
+    /// Returns whether the same request may succeed later, though nobody changes anything for it.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Refusal::Frozen
+            | Refusal::Traced { .. }
+            | Refusal::DoesNotStop { .. }
+            | Refusal::StoppedTooLong { .. }
+            | Refusal::KeepsExecuting
+            | Refusal::InTheWay { .. }
+            | Refusal::Shares { .. }
+            | Refusal::ChangedSince { .. } => true,
+            Refusal::Failed(why) => !matches!(why, Error::Unsupported(_)),
+            _ => false,
+        }
+    }
+}

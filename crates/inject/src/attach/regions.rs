@@ -6,7 +6,7 @@ use super::refusal::{Answer, Refusal};
 use crate::error::Error;
 use crate::mailbox_layout::HookState;
 use crate::maps::{self, Mapping};
-use crate::memory::Memory;
+use crate::memory::{Memory, Pagemap};
 use crate::redirection::{Journal, Place, Purpose, Record, State, mapping};
 use crate::region;
 
@@ -32,17 +32,20 @@ pub fn find(pid: i32, maps: &[Mapping]) -> Answer<Option<Found>> {
 
 impl Found {
     /// Returns the records of which any byte is in place now, with the bytes that are there. Refuses if there are bytes
-    /// of others in the place of one.
+    /// of others in the place of one. A library that the program has closed took its changes with it, and another one may
+    /// be mapped there.
     pub fn in_force(&self) -> Answer<Vec<(&Record, Vec<u8>)>> {
         let memory = Memory::open(self.pid)?;
+        let pagemap = Pagemap::open(self.pid);
         let mut in_force = Vec::new();
         for record in &self.journal.records {
-            let Some(bytes) = bytes_of(&memory, record)? else {
+            let Some(bytes) = self.bytes_at(&memory, record)? else {
                 continue;
             };
             match record.place(&bytes) {
                 Place::Original => {}
                 Place::Changed => in_force.push((record, bytes)),
+                Place::Foreign if pagemap.is_of_file(record.address) => {}
                 Place::Foreign => {
                     return Err(Refusal::ChangedSince {
                         address: record.address,
@@ -51,6 +54,18 @@ impl Found {
             }
         }
         Ok(in_force)
+    }
+
+    /// Returns the bytes in the place of a record; `None` if nothing is mapped there any more, as where a program has moved its vDSO.
+    fn bytes_at(&self, memory: &Memory, record: &Record) -> Answer<Option<Vec<u8>>> {
+        match memory.bytes(record.address, record.original.len()) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(e) => {
+                let is_mapped = |m: &Mapping| m.range().contains(&record.address);
+                let is_mapped = maps::read(self.pid)?.iter().any(is_mapped);
+                if is_mapped { Err(e.into()) } else { Ok(None) }
+            }
+        }
     }
 
     /// Returns whether any change is in place.
@@ -67,7 +82,7 @@ impl Found {
             .iter()
             .filter(|record| record.purpose == Purpose::Seat)
         {
-            let bytes = bytes_of(&memory, record)?;
+            let bytes = self.bytes_at(&memory, record)?;
             if bytes.is_some_and(|bytes| record.place(&bytes) != Place::Original) {
                 return Ok(true);
             }
@@ -100,16 +115,5 @@ impl Found {
             .into_iter()
             .chain(slow_path)
             .collect())
-    }
-}
-
-/// Returns the bytes in the place of a record; `None` if the program has moved its vDSO away: what was changed there does not go
-/// to the region any more.
-fn bytes_of(memory: &Memory, record: &Record) -> Answer<Option<Vec<u8>>> {
-    let is_in_vdso = matches!(record.purpose, Purpose::Entry | Purpose::Seat | Purpose::SlowPath);
-    match memory.bytes(record.address, record.original.len()) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(_) if is_in_vdso => Ok(None),
-        Err(e) => Err(e.into()),
     }
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
+use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::{REGION_NAME, RegionPlan, is_region};
@@ -117,7 +118,7 @@ impl Region<'_> {
             let result = calls.mmap(at, size, protection as i32, flags as i32, fd, offset);
             if !result.as_ref().is_ok_and(|mapped| *mapped == at) {
                 self.undo(calls, index, size, result.as_ref().ok().copied())?;
-                return Err(result.map_or_else(|e| e, |_| self.no_room(index)));
+                return Err(result.map_or_else(refused, |_| Error::PlaceTaken));
             }
         }
         Ok(())
@@ -154,9 +155,9 @@ impl Region<'_> {
         // Closing fails for a descriptor that is closed already, and for no other.
         descriptors.for_each(|fd| drop(calls.close(*fd)));
         Err(if is_error {
-            other.error
+            refused(other.error)
         } else {
-            self.no_room(other.call)
+            Error::PlaceTaken
         })
     }
 
@@ -168,10 +169,15 @@ impl Region<'_> {
         }
         if done > 0 { unmap(calls, self.at) } else { Ok(()) }
     }
+}
 
-    fn no_room(&self, index: usize) -> Error {
-        let near = if index == 0 { "its vDSO" } else { "its code" };
-        Error::Unsupported(format!("there is no room near {near}"))
+/// Returns why a place could not be mapped, for the errno of mmap(2).
+fn refused(error: Error) -> Error {
+    match error {
+        Error::Remote {
+            errno: Errno::EEXIST, ..
+        } => Error::PlaceTaken,
+        other => other,
     }
 }
 
