@@ -130,7 +130,7 @@ pub fn look_at(pid: i32) -> Answer<Target> {
     let leftover = match find(pid, &maps)? {
         Some(found) if found.journal.state == State::Kept => return Err(Refusal::UnderRun),
         Some(found) if found.is_in_force()? => return Err(Refusal::AttachedAlready { pid }),
-        None if maps.iter().any(|m| m.name.starts_with("/memfd:fastpath-page")) => return Err(Refusal::UnderRun),
+        None if maps.iter().any(|m| m.is_memory("/memfd:fastpath-page")) => return Err(Refusal::UnderRun),
         found => found,
     };
     let is_vdso = |m: &&Mapping| m.name == "[vdso]";
