@@ -35,7 +35,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Serialize, Deserialize)]
 enum Looked {
     /// A page, by its inode, and its contents if they were not read before.
-    Page(u64, Option<PageFacts>),
+    Page(u64, Option<Box<PageFacts>>),
     Unreadable,
     Without,
 }
@@ -52,8 +52,10 @@ pub fn served(root: &Path) -> Served {
     let mut known = BTreeSet::new();
     let look = |pid| {
         let looked = look_at(&root, pid, &known);
-        if let Looked::Page(inode, Some(PageFacts { refreshes: Some(_), .. })) = looked {
-            known.insert(inode);
+        if let Looked::Page(inode, Some(facts)) = &looked
+            && facts.refreshes.is_some()
+        {
+            known.insert(*inode);
         }
         serde_json::to_vec(&looked).unwrap_or_default()
     };
@@ -67,7 +69,7 @@ pub fn served(root: &Path) -> Served {
                 });
                 page.processes += 1;
                 if let Some(facts) = facts {
-                    page.facts = facts;
+                    page.facts = *facts;
                 }
             }
             Some(Looked::Without) => {}
@@ -93,7 +95,7 @@ fn look_at(root: &Root, pid: i32, known: &BTreeSet<u64>) -> Looked {
         true => None,
         false => page::look(root, &pid.to_string(), &maps),
     };
-    Looked::Page(inode, facts)
+    Looked::Page(inode, facts.map(Box::new))
 }
 
 #[cfg(test)]
