@@ -1,10 +1,16 @@
 //! Files that other processes read while they are written, and files from other hosts.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::fd::FromRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, FcntlArg, OFlag, fcntl, open, openat, readlinkat, renameat};
+use nix::sys::stat::{Mode, fstat, fstatat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::output;
 
@@ -22,14 +28,17 @@ pub fn replace(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
     }
     // Through links: else a link would be replaced by a file, and readers of its target would still read the old
     // contents.
-    let path = &behind_links(path)?;
-    if fs::symlink_metadata(path).is_ok_and(|is| !is.is_file() && !is.is_dir()) {
-        return without_links().write(true).open(path)?.write_all(contents);
+    let place = Place::find(path)?;
+    if place.is_special() {
+        return place.open(OFlag::empty())?.write_all(contents);
     }
-    let (mut file, beside) = create_beside(path)?;
-    let written = file.write_all(contents).and_then(|()| fs::rename(&beside, path));
+    let (mut file, beside) = place.create_beside()?;
+    let directory = &place.directory;
+    let written = file
+        .write_all(contents)
+        .and_then(|()| Ok(renameat(directory, &*beside, directory, &*place.name)?));
     if written.is_err() {
-        let _ = fs::remove_file(&beside);
+        let _ = unlinkat(directory, &*beside, UnlinkatFlags::NoRemoveDir);
     }
     written
 }
@@ -38,59 +47,107 @@ pub fn replace(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
 pub fn create(path: &Path) -> io::Result<File> {
     match descriptor_at(path) {
         Some(fd) => descriptor(fd),
-        None => {
-            let mut options = without_links();
-            options
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .open(behind_links(path)?)
-        }
+        None => Place::find(path)?.open(OFlag::O_CREAT | OFlag::O_TRUNC),
     }
 }
 
-/// Returns options by which a path that is a link is not opened: it was none before.
-fn without_links() -> fs::OpenOptions {
-    let mut options = File::options();
-    options.custom_flags(libc::O_NOFOLLOW);
-    options
+/// A file's place: a directory that is open, so that no other can be put in its place, and a name in it.
+struct Place {
+    directory: OwnedFd,
+    name: OsString,
 }
 
-/// Returns a path without links to the same file, which need not exist. Only links of this user and of root are
-/// followed.
-fn behind_links(path: &Path) -> io::Result<PathBuf> {
-    let absolute = std::path::absolute(path)?;
-    // The last one is next.
-    let mut ahead: Vec<PathBuf> = parts(&absolute);
-    let (mut resolved, mut links) = (PathBuf::from("/"), 0);
-    while let Some(part) = ahead.pop() {
-        if part == Path::new("..") {
-            resolved.pop();
-            continue;
+impl Place {
+    /// Resolves a path whose last part need not exist. Only links of this user and of root are followed.
+    fn find(path: &Path) -> io::Result<Place> {
+        let absolute = std::path::absolute(path)?;
+        let root = || open("/", DIRECTORY, Mode::empty());
+        // The last one is next.
+        let mut ahead: Vec<PathBuf> = parts(&absolute);
+        let (mut directory, mut resolved, mut links) = (root()?, PathBuf::from("/"), 0);
+        while let Some(part) = ahead.pop() {
+            let about = fstatat(&directory, &part, AtFlags::AT_SYMLINK_NOFOLLOW);
+            if about.is_ok_and(|about| about.st_mode & libc::S_IFMT == libc::S_IFLNK) {
+                let link = openat(&directory, &part, OFlag::O_PATH | NO_LINK, Mode::empty())?;
+                // By descriptor: another link may have been put in its place.
+                let owner = fstat(&link)?.st_uid;
+                if !is_trusted(owner) {
+                    let shown = resolved.join(&part);
+                    let why = format!("{} is a link of user {owner}, and is not followed", shown.display());
+                    return Err(io::Error::other(why));
+                }
+                links += 1;
+                if links > MOST_LINKS {
+                    return Err(io::Error::from_raw_os_error(libc::ELOOP));
+                }
+                let target = PathBuf::from(readlinkat(&link, "")?);
+                ahead.extend(parts(&target));
+                if target.is_absolute() {
+                    (directory, resolved) = (root()?, PathBuf::from("/"));
+                }
+            } else if ahead.is_empty() && part != Path::new("..") {
+                let name = part.into_os_string();
+                return Ok(Place { directory, name });
+            } else {
+                // ENOTDIR if it has become a link since.
+                directory = openat(&directory, &part, DIRECTORY | NO_LINK, Mode::empty())?;
+                resolved.push(part);
+            }
         }
-        let next = resolved.join(part);
-        let Some(link) = fs::symlink_metadata(&next).ok().filter(fs::Metadata::is_symlink) else {
-            resolved = next;
-            continue;
-        };
-        // SAFETY: geteuid takes nothing and cannot fail.
-        let own = unsafe { libc::geteuid() };
-        if ![0, own].contains(&link.uid()) {
-            let why = format!(
-                "{} is a link of user {}, and is not followed",
-                next.display(),
-                link.uid()
-            );
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "this is no file's name"))
+    }
+
+    /// Returns whether it is a pipe, a device or a socket.
+    fn is_special(&self) -> bool {
+        let about = fstatat(&self.directory, &*self.name, AtFlags::AT_SYMLINK_NOFOLLOW);
+        about.is_ok_and(|about| ![libc::S_IFREG, libc::S_IFDIR].contains(&(about.st_mode & libc::S_IFMT)))
+    }
+
+    /// Opens the file for writing. It fails for a pipe that nothing reads, and for one of another user.
+    fn open(&self, how: OFlag) -> io::Result<File> {
+        let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | NO_LINK | how;
+        let file = File::from(openat(
+            &self.directory,
+            &*self.name,
+            flags,
+            Mode::from_bits_truncate(0o666),
+        )?);
+        let about = file.metadata()?;
+        if about.file_type().is_fifo() && !is_trusted(about.uid()) {
+            let why = format!("it is a pipe of user {}", about.uid());
             return Err(io::Error::other(why));
         }
-        links += 1;
-        if links > MOST_LINKS {
-            return Err(io::Error::from_raw_os_error(libc::ELOOP));
-        }
-        ahead.extend(parts(&resolved.join(fs::read_link(&next)?)));
-        resolved = PathBuf::from("/");
+        // Writes may wait, as they do everywhere.
+        fcntl(&file, FcntlArg::F_SETFL(OFlag::empty()))?;
+        Ok(file)
     }
-    Ok(resolved)
+
+    /// Creates a file in the same directory: a rename is atomic within one file system only. Never opens an existing
+    /// file: in a directory where every user can write, another user may have put a link in its place.
+    fn create_beside(&self) -> io::Result<(File, OsString)> {
+        let mut attempt = 0;
+        loop {
+            // The name ends in no suffix that a reader looks for.
+            let mut beside = self.name.clone();
+            beside.push(format!(".{}-{attempt}", std::process::id()));
+            let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | NO_LINK;
+            match openat(&self.directory, &*beside, flags, Mode::from_bits_truncate(0o666)) {
+                Err(Errno::EEXIST) if attempt < ATTEMPTS => attempt += 1,
+                file => return Ok((File::from(file?), beside)),
+            }
+        }
+    }
+}
+
+/// Flags for a directory that is only passed through.
+const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
+/// Flags by which a path that is a link is not followed.
+const NO_LINK: OFlag = OFlag::O_NOFOLLOW.union(OFlag::O_CLOEXEC);
+
+/// Returns whether this user relies on what a user has made.
+fn is_trusted(owner: u32) -> bool {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    [0, unsafe { libc::geteuid() }].contains(&owner)
 }
 
 /// Returns the parts of an absolute path behind the root, the last one first.
@@ -170,31 +227,13 @@ fn descriptor_at(path: &Path) -> Option<i32> {
     None
 }
 
-/// Creates a file in the same directory: a rename is atomic within one file system only. Never opens an existing file:
-/// in a directory where every user can write, another user may have put a link in its place.
-fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
-    let name = path
-        .file_name()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "this is no file's name"))?;
-    let mut attempt = 0;
-    loop {
-        // The name ends in no suffix that a reader looks for.
-        let mut beside = name.to_owned();
-        beside.push(format!(".{}-{attempt}", std::process::id()));
-        let beside = path.with_file_name(beside);
-        match File::create_new(&beside) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < ATTEMPTS => attempt += 1,
-            file => return file.map(|file| (file, beside)),
-        }
-    }
-}
-
 /// Limit of attempts: each fastpath of the same process id that was killed at the wrong moment leaves a file behind.
 const ATTEMPTS: u32 = 16;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::OpenOptionsExt;
 
     #[test]
     fn a_file_is_replaced_and_nothing_is_left_beside_it() {
@@ -250,12 +289,68 @@ mod tests {
 
     #[test]
     fn a_device_is_written_to_and_stays_one() {
-        use std::os::unix::fs::FileTypeExt;
         let full = Path::new("/dev/full");
         let error = replace(full, "x").unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
         assert!(fs::metadata(full).unwrap().file_type().is_char_device());
         replace(Path::new("/dev/null"), "x").unwrap();
+    }
+
+    #[test]
+    fn a_pipe_that_nothing_reads_or_of_another_user_is_refused_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, Mode::from_bits_truncate(0o666)).unwrap();
+        let refuse = || {
+            let refused = [replace(&pipe, "x"), create(&pipe).map(drop)];
+            refused.map(|refused| refused.unwrap_err().to_string())
+        };
+        for why in refuse() {
+            assert!(why.contains("No such device or address"), "{why}");
+        }
+        let mut reader = File::options()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(&pipe)
+            .unwrap();
+        replace(&pipe, "text").unwrap();
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "text");
+        if std::os::unix::fs::chown(&pipe, Some(65534), None).is_err() {
+            return eprintln!("SKIPPED: only root can be other users");
+        }
+        for why in refuse() {
+            assert!(why.contains("of user 65534"), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_another_user_exchanges_with_a_link_is_not_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let [own, link, private] = ["own", "link", "private"].map(|name| directory.path().join(name));
+        for made in [&own, &private] {
+            fs::create_dir(made).unwrap();
+        }
+        std::os::unix::fs::symlink(&private, &link).unwrap();
+        if std::os::unix::fs::lchown(&link, Some(65534), None).is_err() {
+            return eprintln!("SKIPPED: only root can be other users");
+        }
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let exchange = nix::fcntl::RenameFlags::RENAME_EXCHANGE;
+                    nix::fcntl::renameat2(nix::fcntl::AT_FDCWD, &own, nix::fcntl::AT_FDCWD, &link, exchange).unwrap();
+                }
+            });
+            for _ in 0..2000 {
+                let _ = replace(&own.join("file"), "x");
+                let _ = create(&own.join("other"));
+            }
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert_eq!(fs::read_dir(&private).unwrap().count(), 0);
     }
 
     #[test]

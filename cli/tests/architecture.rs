@@ -109,6 +109,58 @@ fn code(directory: &Path, found: &mut Vec<(String, String)>) {
     }
 }
 
+/// The module that opens the files that other processes and users name.
+const DOOR: &str = "crates/os/src/foreign.rs";
+/// The modules that map memory: that of this process, or memory that is sealed.
+const MAP: [&str; 8] = [
+    "crates/helper/src/process.rs",
+    "crates/helper/src/trial/i386.rs",
+    "crates/helper/src/trial/mod.rs",
+    "crates/inject/src/in_process.rs",
+    "crates/inject/src/mailbox.rs",
+    "crates/inject/src/region.rs",
+    "crates/os/src/bpf/ring.rs",
+    "crates/publish/src/shared_page.rs",
+];
+/// The module that resolves paths as a thread does, with handles.
+const VIEW: &str = "crates/inject/src/view.rs";
+
+#[test]
+fn files_of_other_processes_are_opened_by_one_module_and_never_mapped() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = root.canonicalize().expect("the workspace");
+    let mut files = Vec::new();
+    for directory in ["cli/src", "crates"] {
+        code(&root.join(directory), &mut files);
+    }
+    let mut bypasses = Vec::new();
+    for (path, code) in &files {
+        let path = path
+            .strip_prefix(&*root.to_string_lossy())
+            .unwrap_or(path)
+            .trim_start_matches('/');
+        for line in code.lines().filter(|_| path != DOOR) {
+            let opens = ["File::open", ".open(", "fs::read(", "read_to_string("];
+            let is_opened = |name: &str| line.contains(name) && opens.iter().any(|open| line.contains(open));
+            let names = ["map_files", "}/root{", "}/root/"]
+                .iter()
+                .any(|name| line.contains(name));
+            let is_root = line.contains("}/root\"") && !(path == VIEW || line.contains("let root = "));
+            if names || is_root || is_opened("/exe\"") {
+                bypasses.push(format!("{path} opens a file of another process: {}", line.trim()));
+            }
+            if ["libc::mmap(", "mmap_anonymous(", "memmap"]
+                .iter()
+                .any(|map| line.contains(map))
+                && !MAP.contains(&path)
+            {
+                bypasses.push(format!("{path} maps memory: {}", line.trim()));
+            }
+        }
+    }
+    assert!(bypasses.is_empty(), "{bypasses:#?}; see {DOOR}");
+}
+
 #[test]
 fn text_is_printed_only_by_the_modules_that_make_it_safe_and_by_one_function() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

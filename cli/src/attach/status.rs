@@ -304,8 +304,10 @@ fn look() -> (Status, Vec<String>) {
     let pages = asked.as_ref().map(|daemon| &daemon.pages[..]).unwrap_or_default();
     let own = std::process::id() as i32;
     pids.retain(|pid| *pid != own);
-    for (pid, looked) in super::aside::look_at_all(&pids, |pid| look_at(pid, pages)) {
-        match looked {
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    let look = |pid| serde_json::to_vec(&look_at(pid, pages)).unwrap_or_default();
+    for (pid, looked) in fastpath_os::look_at_all(&pids, TIMEOUT, look) {
+        match looked.and_then(|json| serde_json::from_slice(&json).ok()) {
             Some(Looked::Served(served)) => status.processes.push(*served),
             Some(Looked::Unreadable) => status.unreadable += 1,
             Some(Looked::Without) => {}
@@ -383,7 +385,7 @@ fn daemon() -> Result<Option<fastpath_protocol::Status>, String> {
 }
 
 fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Page]) -> Option<Served> {
-    let mut pages = maps.iter().filter(|mapping| mapping.name.starts_with(MAPPED_NAME));
+    let mut pages = maps.iter().filter(|mapping| mapping.is_memory(MAPPED_NAME));
     let inode = pages.next()?.inode;
     // The publisher maps the page too, to write it.
     let is_publisher = |page: &Mapping| page.name.starts_with(MAPPED_NAME) && page.writable;

@@ -8,18 +8,17 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use fastpath_inject::{MAILBOX_MAPPED_NAME, region};
-use fastpath_os::Mapping;
+use fastpath_os::{Mapping, foreign};
 use fastpath_page::MAPPED_NAME;
 use fastpath_protocol::CLOCK_MAPPED_NAME;
 use fastpath_publish::SharedPage;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::book::Found;
 use crate::lease::Lease;
@@ -40,7 +39,6 @@ impl Finder {
         let (sender, found) = sync_channel(UNREAD);
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let examiner = Examiner {
-            device: device_of_memory()?,
             keeper,
             found: sender,
             wake: wake.clone(),
@@ -77,8 +75,6 @@ const BOUNDS: Bounds = Bounds {
 
 /// Looks for pages in processes, for the server.
 struct Examiner {
-    /// Of the kernel's own memory.
-    device: u64,
     keeper: u64,
     found: SyncSender<Found>,
     wake: Arc<EventFd>,
@@ -89,7 +85,7 @@ impl Examine for Examiner {
 
     fn examine(&self, pid: i32) -> Option<Vec<Found>> {
         let maps = fastpath_os::maps::read(pid).ok()?;
-        let of_name = |name| of_process(pid, &maps, name, self.device, self.keeper);
+        let of_name = |name| of_process(pid, &maps, name, self.keeper);
         let found: Vec<_> = [MAPPED_NAME, CLOCK_MAPPED_NAME]
             .into_iter()
             .filter_map(of_name)
@@ -129,23 +125,13 @@ fn payer_of(pid: i32) -> Option<Payer> {
     Payer::of_pid(pid, process.uid).ok()
 }
 
-/// Returns the device of the kernel's own memory.
-fn device_of_memory() -> io::Result<u64> {
-    let memory = File::from(memfd_create(c"fastpath-device", MFdFlags::MFD_CLOEXEC)?);
-    Ok(memory.metadata()?.dev())
-}
-
 /// Returns the page that a process maps by this name, if it is this keeper's and no daemon keeps it. A page that several
 /// processes map is taken up with the first of them: for the others it is locked.
-fn of_process(pid: i32, maps: &[Mapping], name: &str, device: u64, keeper: u64) -> Option<Found> {
-    let page = maps
+fn of_process(pid: i32, maps: &[Mapping], name: &str, keeper: u64) -> Option<Found> {
+    let page = maps.iter().find(|mapping| mapping.is_memory(name))?;
+    let mailbox = maps
         .iter()
-        .find(|mapping| mapping.name.starts_with(name) && mapping.device == device)?;
-    let mailbox = maps.iter().find(|mapping| {
-        mapping.name.starts_with(MAILBOX_MAPPED_NAME)
-            && mapping.device == device
-            && mapping.start == page.start + region::MAILBOX
-    })?;
+        .find(|mapping| mapping.is_memory(MAILBOX_MAPPED_NAME) && mapping.start == page.start + region::MAILBOX)?;
     let process = Process::read(pid).ok()?;
     let opened = open(pid, page).and_then(|page| Ok((page, open(pid, mailbox)?)));
     let (page, mailbox) = match opened {
@@ -175,6 +161,6 @@ fn of_process(pid: i32, maps: &[Mapping], name: &str, device: u64, keeper: u64) 
 
 /// Opens the memory that is mapped there (proc_pid_map_files(5)), without waiting for the holder of a lease on it.
 fn open(pid: i32, mapping: &Mapping) -> io::Result<File> {
-    let path = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
-    File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)
+    let directory = Path::new("/proc").join(pid.to_string());
+    foreign::open(foreign::handle_of_mapped(&directory, mapping)?)
 }

@@ -33,10 +33,7 @@ const READS: Limit = Limit {
 
 pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, String> {
     // The process comes first, because it may not exist.
-    let asked = options
-        .pid
-        .map(|pid| process::look(root, &pid.to_string()))
-        .transpose()?;
+    let asked = options.pid.map(|pid| process::look_aside(root, pid)).transpose()?;
     let here = process::look(root, "self").unwrap_or_else(|why| {
         root.miss(
             "this process's own state",
@@ -108,7 +105,7 @@ pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, Stri
         counter_programs: None,
     };
     if root.is_host() && facts.process.is_none() && facts.counter.is_wrong_or_may_be() {
-        facts.counter_programs = Some(counter_reads::running(root));
+        facts.counter_programs = counter_reads::running(root);
     }
     facts.counter.measured = rate_start.and_then(|start| {
         fastpath_evidence::pause(RATE_BASE.saturating_sub(started.elapsed()));

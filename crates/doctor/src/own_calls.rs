@@ -2,11 +2,11 @@
 //! search of `fastpath audit` in the files that the process executes.
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 
-use fastpath_os::Mapping;
+use fastpath_os::{Mapping, foreign};
 use fastpath_tools::audit::{OnDisk, Rule};
 
 use super::counter_reads;
@@ -143,24 +143,14 @@ impl Rescue {
 }
 
 /// Opens a mapped file: through its mapping, which requires CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE, or by its name.
-/// The name may refer to another file by now; a file that could block this process is not opened.
 pub(super) fn open(root: &Root, directory: &str, mapping: &Mapping, is_program: bool) -> io::Result<(File, u64)> {
-    let mapped = format!("{directory}/map_files/{:x}-{:x}", mapping.start, mapping.end);
-    let named = if is_program {
-        format!("{directory}/exe")
-    } else {
-        format!("{directory}/root{}", mapping.name)
+    let directory = root.path_of(directory);
+    let program = || foreign::handle(&directory.join("exe"));
+    let handle = match foreign::handle_of_mapped(&directory, mapping) {
+        Err(_) if is_program => program()?,
+        found => found?,
     };
-    let open = |name: &str| {
-        OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(root.path_of(name))
-    };
-    let file = open(&mapped).or_else(|_| open(&named))?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    Ok((file, metadata.len()))
+    let file = foreign::open(handle)?;
+    let length = file.metadata()?.len();
+    Ok((file, length))
 }

@@ -11,10 +11,15 @@ use fastpath_page::layout::Latch;
 use fastpath_page::{ClockSet, MAPPED_NAME, PAGE_SIZE, Page, Reader};
 use std::os::unix::fs::FileExt;
 
+/// Returns the mapping of the page.
+pub(super) fn find(maps: &[Mapping]) -> Option<&Mapping> {
+    maps.iter().find(|mapping| mapping.is_memory(MAPPED_NAME))
+}
+
 /// Finds the page among a process's mappings. Its contents are read through /proc/PID/mem, which requires the right to
 /// trace the process.
 pub(super) fn look(root: &Root, process: &str, maps: &[Mapping]) -> Option<PageFacts> {
-    let mapping = maps.iter().find(|mapping| mapping.name.starts_with(MAPPED_NAME))?;
+    let mapping = find(maps)?;
     let file = format!("/proc/{process}/mem");
     let address = mapping.start;
     let read = root
@@ -105,6 +110,7 @@ mod tests {
             start: start as u64,
             end: (start + PAGE_SIZE) as u64,
             name: name.to_owned(),
+            device: fastpath_os::device_of_memory(),
             ..Mapping::default()
         }
     }

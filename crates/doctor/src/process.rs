@@ -1,15 +1,56 @@
 //! A process, as /proc shows it to this one.
 
 use super::facts::{Process, TimeNamespace, VdsoKind};
-use super::root::Root;
+use super::root::{Root, Unseen};
 use super::{own_calls, page};
 use fastpath_measure::host::parse_timens_offsets;
-use fastpath_os::Mapping;
+use fastpath_os::{Mapping, foreign};
+use fastpath_tools::audit::CounterRead;
 use fastpath_tools::program::{self, Library};
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
+
+/// Most files of a process that are looked at: Chromium and IDEs map some 500.
+const MOST_FILES: usize = 4096;
+/// Most bytes of a C library that are searched for its version: glibc has 2 MiB.
+const MOST_LIBRARY: u64 = 16 << 20;
+/// Most bytes of the file with Java's version: it has 2 KiB.
+const MOST_RELEASE: u64 = 64 << 10;
+/// Time for a process. Its program and libraries are searched, of which a browser has 500 MiB.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 const REMEDY: &str = "run doctor as that process's user, or as root";
+
+/// Examines another process in a worker: its files and its memory may be provided by the process itself, which may never
+/// answer.
+pub(super) fn look_aside(root: &Root, pid: u32) -> Result<Process, String> {
+    let look = |pid: i32| {
+        root.take_unseen();
+        let looked = look(root, &pid.to_string());
+        let mapped = looked.iter().flat_map(|process| &process.counter_reads);
+        let mapped: Vec<_> = mapped.map(|reads| &reads.mapped).collect();
+        serde_json::to_vec(&(&looked, mapped, root.take_unseen())).unwrap_or_default()
+    };
+    let looked = fastpath_os::look_at_all(&[pid.cast_signed()], TIMEOUT, look);
+    let json = looked.into_iter().find_map(|(_, json)| json);
+    let looked = json.and_then(|json| serde_json::from_slice(&json).ok());
+    let Some((looked, mapped, unseen)): Option<Looked> = looked else {
+        return Err(format!(
+            "process {pid} cannot be examined: reads of its memory or files do not return (the process itself may provide them)"
+        ));
+    };
+    root.add_unseen(unseen);
+    let mut process = looked?;
+    for (reads, mapped) in process.counter_reads.iter_mut().zip(mapped) {
+        reads.mapped = mapped;
+    }
+    Ok(process)
+}
+
+/// What a worker found: the process, the places of its reads of the counter, and what could not be seen.
+type Looked = (Result<Process, String>, Vec<Vec<(u64, CounterRead)>>, Vec<Unseen>);
 
 /// Examines a process: a number, or `self`. The error says why nothing of it can be seen.
 pub(super) fn look(root: &Root, pid: &str) -> Result<Process, String> {
@@ -84,7 +125,7 @@ fn absent(root: &Root, pid: &str, error: &io::Error) -> String {
 fn look_at_program(root: &Root, directory: &str, process: &mut Process) {
     let file = format!("{directory}/exe");
     let opened = root.link(&file).ok().map(|name| process.program = Some(name));
-    match root.open(&file) {
+    match foreign::handle(&root.path_of(&file)).and_then(foreign::open) {
         Ok(program) => {
             let Some(program) = program::read(program) else { return };
             process.word_bits = Some(program.word_bits);
@@ -111,12 +152,18 @@ fn look_at_memory(root: &Root, directory: &str, pid: &str, process: &mut Process
     process.has_vvar = Some(named("[vvar]").is_some());
     process.page = page::look(root, pid, &maps);
     process.vdso = Some(vdso_kind(root, directory, process, &maps));
-    let library = |mapping: &Mapping| library(root, directory, &mapping.name);
-    process.libc = maps.iter().find_map(library).or(process.libc.take());
+    // A file may be mapped tens of thousands of times.
+    let mut seen = HashSet::new();
+    let files: Vec<&Mapping> = maps.iter().filter(|mapping| seen.insert(&mapping.name)).collect();
+    let library = |mapping: &&Mapping| library(root, directory, &mapping.name);
+    process.libc = files.iter().take(MOST_FILES).find_map(library).or(process.libc.take());
     if pid != "self" {
         own_calls::look(root, directory, process, &maps);
     }
-    process.java = maps.iter().find_map(|mapping| java(root, directory, &mapping.name));
+    process.java = files
+        .iter()
+        .take(MOST_FILES)
+        .find_map(|mapping| java(root, directory, &mapping.name));
 }
 
 /// Returns the kind of vDSO from the mappings. The auxiliary vector in /proc is the kernel's own copy: it names the
@@ -163,7 +210,7 @@ fn library(root: &Root, directory: &str, path: &str) -> Option<Library> {
     if !path.starts_with('/') || !(is_glibc || is_musl || file == "libc.so") {
         return None;
     }
-    let bytes = root.bytes(&format!("{directory}/root{path}")).ok();
+    let bytes = root.bytes_of(directory, path, MOST_LIBRARY).ok();
     let musl = bytes.as_deref().and_then(program::musl_version);
     if !is_glibc && !is_musl && musl.is_none() {
         return None;
@@ -180,7 +227,12 @@ fn java(root: &Root, directory: &str, path: &str) -> Option<String> {
     if Path::new(path).file_name()? != "libjvm.so" {
         return None;
     }
-    let release = |home: &Path| root.text(&format!("{directory}/root{}/release", home.display())).ok();
+    let release = |home: &Path| {
+        let bytes = root
+            .bytes_of(directory, home.join("release").to_str()?, MOST_RELEASE)
+            .ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    };
     // HOME/lib/server/libjvm.so; up to Java 8, HOME/jre/lib/amd64/server/libjvm.so.
     let release = Path::new(path).ancestors().skip(2).take(5).find_map(release);
     let value = |key: &str| {
@@ -278,6 +330,24 @@ mod tests {
             let found = library(&tree.root(), "/proc/7", path).and_then(|libc| libc.version);
             assert_eq!(found.as_deref(), known.then_some("1.2.5"), "{path}");
         }
+    }
+
+    #[test]
+    fn a_library_is_read_beneath_the_processs_root_and_only_if_it_is_a_regular_file() {
+        const GLIBC: &str = "GNU C Library (Debian GLIBC 2.36) stable release version 2.36.\n";
+        let tree = Tree::new(&[("secret", GLIBC), ("proc/7/root/lib/libc-2.36.so", GLIBC)]);
+        let root = tree.root();
+        let version = |path| library(&root, "/proc/7", path).expect("a libc").version;
+        tree.link("proc/7/root/within/libc.so.6", "/lib/libc-2.36.so");
+        tree.link("proc/7/root/out/libc.so.6", root.path_of("/secret").to_str().unwrap());
+        tree.link("proc/7/root/up/libc.so.6", "../../../../secret");
+        assert_eq!(version("/within/libc.so.6").as_deref(), Some("2.36"));
+        assert_eq!(version("/out/libc.so.6"), None);
+        assert_eq!(version("/up/libc.so.6"), None);
+        let fifo = std::ffi::CString::new(root.path_of("/proc/7/root/libc.so.6").to_str().unwrap()).unwrap();
+        // SAFETY: a C string.
+        assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+        assert_eq!(version("/libc.so.6"), None);
     }
 
     #[test]

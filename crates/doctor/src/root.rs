@@ -1,5 +1,6 @@
 //! Reads files below a root, and records those that could not be read.
 
+use fastpath_os::foreign;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -46,8 +47,19 @@ impl Root {
         self.path.join(file.trim_start_matches('/'))
     }
 
+    /// Opens a file of the kernel's, as those of /proc and /sys.
     pub(super) fn open(&self, file: &str) -> io::Result<File> {
         File::open(self.path_of(file))
+    }
+
+    /// Returns the bytes of a file as a process names it, whose directory in /proc is `directory`.
+    pub(super) fn bytes_of(&self, directory: &str, file: &str, most: u64) -> io::Result<Vec<u8>> {
+        let root = self.path_of(&format!("{directory}/root"));
+        let mut bytes = Vec::new();
+        foreign::open(foreign::handle_beneath(&root, Path::new(file))?)?
+            .take(most)
+            .read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     pub(super) fn bytes(&self, file: &str) -> io::Result<Vec<u8>> {
@@ -97,6 +109,16 @@ impl Root {
             why: plain(&why.to_string()),
             remedy: remedy.to_owned(),
         });
+    }
+
+    /// Adds what another look at the same host could not see.
+    pub(super) fn add_unseen(&self, unseen: Vec<Unseen>) {
+        self.unseen.borrow_mut().extend(unseen);
+    }
+
+    /// Returns what could not be seen since the last call.
+    pub(super) fn take_unseen(&self) -> Vec<Unseen> {
+        self.unseen.take()
     }
 
     pub(super) fn into_unseen(self) -> Vec<Unseen> {

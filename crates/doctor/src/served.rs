@@ -3,10 +3,10 @@
 use super::facts::PageFacts;
 use super::page;
 use super::root::Root;
-use fastpath_page::MAPPED_NAME;
-use serde::Serialize;
-use std::collections::BTreeMap;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::time::Duration;
 
 /// Result of a walk over /proc.
 #[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
@@ -28,50 +28,74 @@ pub struct ServedPage {
     pub facts: PageFacts,
 }
 
+/// Timeout for one process.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What a worker found in a process.
+#[derive(Serialize, Deserialize)]
+enum Looked {
+    /// A page, by its inode, and its contents if they were not read before.
+    Page(u64, Option<Box<PageFacts>>),
+    Unreadable,
+    Without,
+}
+
 /// Walks over the `proc` of a directory like `/`.
 pub fn served(root: &Path) -> Served {
     let root = Root::at(root);
     let mut served = Served::default();
     let mut pages: BTreeMap<u64, ServedPage> = BTreeMap::new();
-    let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
-    for pid in root.names("/proc").into_iter().filter(is_number) {
-        let text = match root.text(&format!("/proc/{pid}/maps")) {
-            Ok(text) => text,
-            // A process that has ended in the meantime is not counted.
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                served.unreadable += 1;
-                continue;
+    let names = root.names("/proc");
+    let pids: Vec<i32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    // Every process that maps a page sees the same contents, so one copy is sufficient. A process that may not be
+    // examined provides none.
+    let mut known = BTreeSet::new();
+    let look = |pid| {
+        let looked = look_at(&root, pid, &known);
+        if let Looked::Page(inode, Some(facts)) = &looked
+            && facts.refreshes.is_some()
+        {
+            known.insert(*inode);
+        }
+        serde_json::to_vec(&looked).unwrap_or_default()
+    };
+    for (_, json) in fastpath_os::look_at_all(&pids, TIMEOUT, look) {
+        match json.and_then(|json| serde_json::from_slice(&json).ok()) {
+            Some(Looked::Page(inode, facts)) => {
+                let page = pages.entry(inode).or_insert(ServedPage {
+                    inode,
+                    processes: 0,
+                    facts: PageFacts::default(),
+                });
+                page.processes += 1;
+                if let Some(facts) = facts {
+                    page.facts = *facts;
+                }
             }
-            Err(_) => continue,
-        };
-        let Some(inode) = text.lines().find(|line| line.contains(MAPPED_NAME)).and_then(inode) else {
-            continue;
-        };
-        // Every process that maps a page sees the same contents, so one copy is sufficient. A process that may not be
-        // examined provides none.
-        let known = pages.get(&inode).is_some_and(|page| page.facts.refreshes.is_some());
-        let facts = if known {
-            None
-        } else {
-            page::look(&root, &pid, &fastpath_os::maps::parse(&text))
-        };
-        let page = pages.entry(inode).or_insert(ServedPage {
-            inode,
-            processes: 0,
-            facts: PageFacts::default(),
-        });
-        page.processes += 1;
-        if let Some(facts) = facts {
-            page.facts = facts;
+            Some(Looked::Without) => {}
+            // Its memory may be provided by the process itself, and never be read.
+            Some(Looked::Unreadable) | None => served.unreadable += 1,
         }
     }
     served.pages = pages.into_values().collect();
     served
 }
 
-/// Parses a line of `/proc/PID/maps`.
-fn inode(line: &str) -> Option<u64> {
-    line.split(' ').nth(4)?.parse().ok()
+fn look_at(root: &Root, pid: i32, known: &BTreeSet<u64>) -> Looked {
+    let maps = match root.text(&format!("/proc/{pid}/maps")) {
+        Ok(text) => fastpath_os::maps::parse(&text),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Looked::Unreadable,
+        // It has ended in the meantime.
+        Err(_) => return Looked::Without,
+    };
+    let Some(inode) = page::find(&maps).map(|page| page.inode) else {
+        return Looked::Without;
+    };
+    let facts = match known.contains(&inode) {
+        true => None,
+        false => page::look(root, &pid.to_string(), &maps),
+    };
+    Looked::Page(inode, facts.map(Box::new))
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ impl Deref for PageCopy {
 
 /// Returns the address of the first page among these mappings.
 fn address_of_page(maps: &[Mapping]) -> Option<u64> {
-    let page = maps.iter().find(|mapping| mapping.name.starts_with(MAPPED_NAME));
+    let page = maps.iter().find(|mapping| mapping.is_memory(MAPPED_NAME));
     page.map(|page| page.start)
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use nix::sys::stat::fstat;
+use fastpath_os::foreign;
 
 use crate::abi::Abi;
 use crate::error::{Error, Result};
@@ -88,11 +88,7 @@ pub fn library(pid: i32, scans: &Cache, maps: &[Mapping], mapping: &Mapping) -> 
 /// Returns a handle of the file that is mapped at `mapping`; `None` if it cannot be opened, or its name refers to another
 /// file by now.
 pub fn open_mapped(pid: i32, mapping: &Mapping) -> Option<OwnedFd> {
-    // This path needs a privilege, and leads to the file even if it has another name, or none.
-    let mapped = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
-    let file = open_path(&mapped).or_else(|_| open_path(&format!("/proc/{pid}/root{}", mapping.name)));
-    file.ok()
-        .filter(|file| fstat(file).is_ok_and(|stat| stat.st_ino == mapping.inode))
+    foreign::handle_of_mapped(&Path::new("/proc").join(pid.to_string()), mapping).ok()
 }
 
 /// Scans the C library and the interpreter of this process: those of a program are most likely the same, and need not be

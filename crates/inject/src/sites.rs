@@ -2,27 +2,32 @@
 //! depend on the host ([`crate::abi::sites`]).
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use fastpath_code::rescue::Analysis;
 pub use fastpath_code::rescue::thunk::Change;
-use nix::sys::stat::{FileStat, fstat};
+use fastpath_os::foreign::{Identity, Reader};
 use object::elf::{PF_X, PT_LOAD, PT_NOTE};
 use object::read::elf::{ElfFile64, ProgramHeader};
-use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
+use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, ReadRef, SymbolKind};
 
 use crate::abi::sites::{self, Shape, THUNK_BYTES, find};
-use crate::target::open_regular;
 
 /// Thunks on one page: more than the sites of any library.
 pub const MOST_SITES: usize = 4096 / THUNK_BYTES;
 /// Reason why a site is not redirected.
 pub const OUT_OF_REACH: &str = "its thunk is out of a jump's reach";
-/// Size above which a file is not searched: reading it would cost more than it gains.
-const MOST_FILE_BYTES: u64 = 512 << 20;
+/// Most bytes that are read of a file for its sites: a large Go program has 60 MiB of code and symbols.
+const MOST_SCANNED: u64 = 160 << 20;
+/// Size above which a file is not searched for calls for time: reading it would cost more than it gains.
+const MOST_SEARCHED: u64 = 512 << 20;
+/// Time for which a file is read. From a disk, a library takes some tens of ms.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Most system calls in a file that is searched: a C library has 600, and a Go program of 60 MiB has 2,000, most by chance. More
+/// are found in a file that was made to keep the search busy.
+pub const MOST_CALLS: usize = 8 << 10;
 
 /// Numbers of the calls that the hook watches; arch/x86/entry/syscalls/syscall_64.tbl,
 /// include/uapi/asm-generic/unistd.h.
@@ -81,22 +86,22 @@ pub enum Role {
 }
 
 /// Finds the sites in an ELF file's code. A file that cannot be parsed has none.
-pub fn scan(file: &[u8], role: Role) -> Scan {
-    let Ok(elf) = ElfFile64::<Endianness>::parse(file) else {
+pub fn scan<'f>(file: impl ReadRef<'f>, role: Role) -> Scan {
+    let Ok(elf) = ElfFile64::<Endianness, _>::parse(file) else {
         return Scan::default();
     };
     let endian = elf.endian();
     let headers = elf.elf_program_headers();
     let interpreter = headers.iter().find_map(|h| h.interpreter(endian, file).ok().flatten());
     let interpreter = interpreter.map(|path| String::from_utf8_lossy(path).into_owned());
-    let symbols = elf.symbols().chain(elf.dynamic_symbols());
-    let functions = symbols.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0);
-    let mut ends: Vec<u64> = functions
-        .map(|symbol| symbol.address().wrapping_add(symbol.size()))
-        .collect();
-    ends.sort_unstable();
     let mut sites = Vec::new();
     if role == Role::Library || interpreter.is_none() || is_go(&elf) {
+        let symbols = elf.symbols().chain(elf.dynamic_symbols());
+        let functions = symbols.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0);
+        let mut ends: Vec<u64> = functions
+            .map(|symbol| symbol.address().wrapping_add(symbol.size()))
+            .collect();
+        ends.sort_unstable();
         for header in headers
             .iter()
             .filter(|h| h.p_type(endian) == PT_LOAD && h.p_flags(endian) & PF_X != 0)
@@ -119,13 +124,13 @@ pub fn scan(file: &[u8], role: Role) -> Scan {
 }
 
 /// Returns the lowest address that an ELF file states for its segments, at the start of its page.
-fn lowest_of(elf: &ElfFile64<'_, Endianness>) -> Option<u64> {
+fn lowest_of<'f>(elf: &ElfFile64<'f, Endianness, impl ReadRef<'f>>) -> Option<u64> {
     let endian = elf.endian();
     let loaded = elf.elf_program_headers().iter().filter(|h| h.p_type(endian) == PT_LOAD);
     Some(loaded.map(|h| h.p_vaddr(endian)).min()? & !4095)
 }
 
-fn is_go(elf: &ElfFile64<'_, Endianness>) -> bool {
+fn is_go<'f>(elf: &ElfFile64<'f, Endianness, impl ReadRef<'f>>) -> bool {
     let endian = elf.endian();
     elf.section_by_name(".go.buildinfo").is_some_and(|s| s.size() > 0)
         || elf
@@ -179,41 +184,34 @@ pub struct Cache {
 }
 
 /// Results for files. Each has a lock of its own, which is held while the file is examined.
-type Known<T> = Mutex<HashMap<Identity, Arc<Mutex<Option<Arc<T>>>>>>;
-
-/// Device, inode, time of the last change, size, and role.
-type Identity = (u64, u64, i64, u64, Role);
+type Known<T> = Mutex<HashMap<(Identity, Role), Arc<Mutex<Option<Arc<T>>>>>>;
 
 impl Cache {
     /// Returns the scan of a file, by a handle (O_PATH).
     pub fn scan(&self, file: &OwnedFd, role: Role) -> std::io::Result<Arc<Scan>> {
-        known(&self.scans, file, role, |bytes| scan(bytes, role))
+        known(&self.scans, file, role, MOST_SCANNED, |file| {
+            Ok(scan(&ReadCache::new(file), role))
+        })
     }
 
     /// Returns the system calls for time in a file. One that cannot be parsed has none.
     pub fn own_calls(&self, file: &OwnedFd) -> std::io::Result<Arc<Analysis>> {
-        let find = |bytes: &[u8]| fastpath_code::rescue::analyse(bytes).unwrap_or_default();
-        known(&self.own_calls, file, Role::Library, find)
+        known(&self.own_calls, file, Role::Library, MOST_SEARCHED, |mut file| {
+            Ok(fastpath_code::rescue::analyse(&file.contents()?).unwrap_or_default())
+        })
     }
 }
 
-/// Returns what is known of a file, or opens it and finds it out. Nothing is known of a file that is too large.
+/// Returns what is known of a file, or opens it and finds it out. Nothing is known of a file that is not read in time: its
+/// owner may truncate it, or serve it and not answer.
 fn known<T: Default>(
     known: &Known<T>,
     file: &OwnedFd,
     role: Role,
-    find: impl FnOnce(&[u8]) -> T,
+    most: u64,
+    find: impl FnOnce(Reader) -> std::io::Result<T>,
 ) -> std::io::Result<Arc<T>> {
-    let FileStat {
-        st_dev,
-        st_ino,
-        st_mtime,
-        st_mtime_nsec,
-        st_size,
-        ..
-    } = fstat(file)?;
-    let size = st_size as u64;
-    let key = (st_dev, st_ino, st_mtime_nsec ^ st_mtime, size, role);
+    let key = (Identity::read(file)?, role);
     let of_file = known
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -225,48 +223,14 @@ fn known<T: Default>(
     if let Some(found) = &*of_file {
         return Ok(found.clone());
     }
-    let found = if size > MOST_FILE_BYTES {
-        Arc::default()
-    } else {
-        Arc::new(find(&Mapped::map(&open_regular(file)?, size as usize)?))
+    let found = Reader::open(file.as_fd(), most, TIMEOUT).and_then(find);
+    // Only a time-out counts for the next program, too: other files can be read on another try.
+    let found = match found {
+        Err(error) if error.kind() != std::io::ErrorKind::TimedOut => return Err(error),
+        found => Arc::new(found.unwrap_or_default()),
     };
     *of_file = Some(found.clone());
     Ok(found)
-}
-
-/// A file's bytes, mapped so that only the pages that are accessed are read: programs of 100 MB are common.
-struct Mapped(NonNull<libc::c_void>, usize);
-
-impl Mapped {
-    fn map(file: &File, size: usize) -> std::io::Result<Mapped> {
-        // SAFETY: a fresh mapping, which is only read.
-        let map =
-            |flags| unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ, flags, file.as_raw_fd(), 0) };
-        // The kernel puts breakpoints of uprobes into private mappings; a few file systems have no others.
-        let maps = [libc::MAP_SHARED, libc::MAP_PRIVATE].into_iter().map(map);
-        match maps.filter(|map| *map != libc::MAP_FAILED).find_map(NonNull::new) {
-            Some(map) => Ok(Mapped(map, size)),
-            None => Err(std::io::Error::last_os_error()),
-        }
-    }
-}
-
-impl std::ops::Deref for Mapped {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        // SAFETY: mapped with this size until dropped. The file is either one that a process is executing, which the
-        // kernel lets nothing write (ETXTBSY), or a library: truncating a library in place kills every process that
-        // maps it, this one included.
-        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.1) }
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made in `of` with this size, and no borrow of it outlives `self`.
-        unsafe { libc::munmap(self.0.as_ptr(), self.1) };
-    }
 }
 
 #[cfg(test)]
@@ -292,10 +256,10 @@ mod tests {
     #[test]
     fn code_that_does_not_fit_into_the_address_space_has_no_sites() {
         let mut file = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/any/execve")).unwrap();
-        assert!(!scan(&file, Role::Library).sites.is_empty());
+        assert!(!scan(&*file, Role::Library).sites.is_empty());
         // p_vaddr of the only segment.
         file[0x50..0x58].copy_from_slice(&(u64::MAX - 8).to_le_bytes());
-        assert!(scan(&file, Role::Library).sites.is_empty());
+        assert!(scan(&*file, Role::Library).sites.is_empty());
     }
 
     #[test]
@@ -303,11 +267,56 @@ mod tests {
         let own = std::fs::read("/proc/self/exe").unwrap();
         let file = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib/aarch64-linux-gnu/libc.so.6"].map(std::fs::read);
         let file = file.into_iter().flatten().next().unwrap_or(own);
-        let scan = scan(&file, Role::Library);
+        let scan = scan(&*file, Role::Library);
         let site = scan.sites.first().expect("a site");
         let redirect = |bias| redirect(site, bias, 0x7000_1000_0000, Doors::default());
         assert!(redirect(0x7000_0000_0000).is_ok());
         assert_eq!(redirect(0x5000_0000_0000), Err(OUT_OF_REACH.to_owned()));
+    }
+
+    /// An ELF file with one executable segment, full of these bytes.
+    fn library_full_of(bytes: &[u8], size: usize) -> Vec<u8> {
+        let mut file = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/any/execve")).unwrap();
+        // p_filesz and p_memsz of the only segment.
+        for field in [0x60, 0x68] {
+            file[field..field + 8].copy_from_slice(&(size as u64 / 2).to_le_bytes());
+        }
+        file.extend(bytes.iter().cycle().take(size));
+        file
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_library_full_of_system_calls_is_searched_in_bounded_time() {
+        // mov $execve, %eax; syscall; ret
+        let file = library_full_of(&[0xb8, 59, 0, 0, 0, 0x0f, 0x05, 0xc3], 16 << 20);
+        let begun = std::time::Instant::now();
+        assert!(scan(&*file, Role::Library).sites.is_empty());
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn a_file_that_is_truncated_while_it_is_searched_does_no_harm() {
+        let path = std::env::temp_dir().join(format!("fastpath-truncated-{}", std::process::id()));
+        let size = 32 << 20;
+        std::fs::write(&path, library_full_of(&[0x90], size)).unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    file.set_len(8192).unwrap();
+                    file.set_len(size as u64).unwrap();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            for _ in 0..20 {
+                let handle = crate::target::open_path(path.to_str().unwrap()).unwrap();
+                let _ = Cache::default().scan(&handle, Role::Library);
+            }
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        std::fs::remove_file(path).unwrap();
     }
 
     #[test]
@@ -317,7 +326,7 @@ mod tests {
             .iter()
             .find(|m| m.name.contains("/libc.so") || m.name.contains("/libc-2"))
             .expect("a dynamic glibc");
-        let scan = scan(&std::fs::read(&libc.name).unwrap(), Role::Library);
+        let scan = scan(&*std::fs::read(&libc.name).unwrap(), Role::Library);
         assert!(
             scan.sites.iter().any(|s| s.shape.is_for(libc::SYS_execve as u32)),
             "{:?}",

@@ -1,15 +1,15 @@
 //! Checks of a program before it starts: whether it may be served.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 
 use fastpath_image::Isa;
+use fastpath_os::foreign;
 use nix::fcntl::{OFlag, open};
-use nix::sys::stat::{Mode, fstat};
+use nix::sys::stat::Mode;
 
 use crate::abi;
 use crate::abi::host::WAITS_ON_FUTEX;
@@ -53,7 +53,7 @@ impl View {
             let handle = self.open(&path)?;
             let by_fd = fastpath_os::path_of(&handle);
             let name = path.to_string_lossy().into_owned();
-            let mut file = open_regular(&handle).map_err(|e| Error::io(&name, e))?;
+            let mut file = foreign::open(&handle).map_err(|e| Error::io(&name, e))?;
             let meta = file.metadata().map_err(|e| Error::io(&name, e))?;
             if meta.mode() & 0o111 == 0 {
                 return Err(Error::Unsupported(format!("{name} is not executable")));
@@ -102,18 +102,6 @@ impl View {
             path.to_string_lossy()
         )))
     }
-}
-
-/// Opens a regular file for reading, and refuses every other kind: opening a FIFO waits for its other end, and opening
-/// a device may trigger it. `handle` is the result of an open with O_PATH. O_NONBLOCK keeps a lease of another process
-/// (fcntl(2), F_SETLEASE) from blocking this one.
-pub fn open_regular(handle: &OwnedFd) -> std::io::Result<File> {
-    if fstat(handle)?.st_mode & libc::S_IFMT != libc::S_IFREG {
-        return Err(std::io::Error::other("not a regular file"));
-    }
-    let mut options = File::options();
-    options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-    options.open(fastpath_os::path_of(handle))
 }
 
 /// Opens a path as a handle only (O_PATH).

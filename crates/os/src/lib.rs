@@ -1,4 +1,4 @@
-//! Processes as /proc shows them (proc(5)), and small BPF programs ([`bpf`]).
+//! Processes as /proc shows them (proc(5)), the files that they name ([`foreign`]), and small BPF programs ([`bpf`]).
 //!
 //! A process is named by its number, by `self` or `thread-self`, or, for one of its threads, as `PID/task/TID`. What it
 //! chooses itself, its name and the names of its files, need not be UTF-8: invalid bytes are replaced, never an error.
@@ -9,6 +9,7 @@
 #![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
 
 pub mod bpf;
+pub mod foreign;
 pub mod maps;
 #[cfg(test)]
 #[path = "../../../fuzz/mutations.rs"]
@@ -16,6 +17,7 @@ mod mutations;
 mod printable;
 mod stat;
 mod status;
+mod worker;
 
 use std::fmt::Display;
 use std::fs;
@@ -23,10 +25,11 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::sync::LazyLock;
 
-pub use maps::Mapping;
+pub use maps::{Mapping, device_of_memory};
 pub use printable::{is_printable, printable};
 pub use stat::Stat;
 pub use status::Status;
+pub use worker::{Worker, look_at_all};
 
 /// Returns the first two numbers of a version; 0 for a missing or malformed one.
 pub fn version(text: &str) -> (u32, u32) {

@@ -3,6 +3,10 @@
 use std::fmt::Display;
 use std::io;
 use std::ops::Range;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::LazyLock;
+
+use crate::foreign::Identity;
 
 /// One mapping.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,10 +40,32 @@ impl Mapping {
         self.end - self.start
     }
 
+    /// Returns whether it is of memory (memfd_create(2)) whose name in /proc begins with `name`. A file of any file system
+    /// may have such a name, and reading it may wait for ever; the device of the kernel's own memory has no other files.
+    pub fn is_memory(&self, name: &str) -> bool {
+        self.name.starts_with(name) && self.device == device_of_memory()
+    }
+
     /// Returns its addresses.
     pub fn range(&self) -> Range<u64> {
         self.start..self.end
     }
+}
+
+/// Returns the device of the kernel's own memory; 1, which it is where no other is mounted first, if it cannot be found
+/// out.
+pub fn device_of_memory() -> u64 {
+    static DEVICE: LazyLock<u64> = LazyLock::new(|| {
+        // SAFETY: a C string; the result is a new descriptor, or -1.
+        let fd = unsafe { libc::memfd_create(c"fastpath-device".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return 1;
+        }
+        // SAFETY: memfd_create has just returned this descriptor.
+        let memory = unsafe { OwnedFd::from_raw_fd(fd) };
+        Identity::read(&memory).map_or(1, |memory| memory.device)
+    });
+    *DEVICE
 }
 
 /// Returns all mappings of a process (or a thread's process), lowest first. Needs the right to trace it.

@@ -6,7 +6,6 @@ use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 use object::{Endianness, ReadCache, ReadRef};
 use std::borrow::Cow;
-use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 
 /// A libc and its version.
@@ -38,10 +37,10 @@ pub struct Program {
 }
 
 /// Reads a program. Returns `None` if it is not an ELF file.
-pub fn read(mut file: File) -> Option<Program> {
+pub fn read(mut file: impl Read + Seek) -> Option<Program> {
     let mut ident = [0; 16];
     file.read_exact(&mut ident).ok()?;
-    let cache = ReadCache::new(&file);
+    let cache = ReadCache::new(&mut file);
     let mut program = match ident[4] {
         elf::ELFCLASS64 => of_elf::<elf::FileHeader64<Endianness>, _>(&cache, 64),
         elf::ELFCLASS32 => of_elf::<elf::FileHeader32<Endianness>, _>(&cache, 32),
@@ -102,7 +101,7 @@ where
 const SEARCHED: u64 = 256 << 20;
 
 /// Returns which of some words are in a file.
-fn search(file: &mut File, words: &[&[u8]]) -> io::Result<Vec<bool>> {
+fn search(file: &mut (impl Read + Seek), words: &[&[u8]]) -> io::Result<Vec<bool>> {
     const CHUNK: usize = 1 << 20;
     let overlap = words.iter().map(|word| word.len()).max().unwrap_or(0);
     let mut found = vec![false; words.len()];
@@ -142,6 +141,7 @@ pub fn musl_version(library: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
     use std::io::Write;
 
     fn of_bytes(bytes: &[u8]) -> File {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Memory, attach, detach, hazard, vdso};
-use crate::common::{Pid, Running, needs_root};
+use crate::common::{Pid, Running, fastpath, finish, needs_root};
 
 #[track_caller]
 fn is_attached_and_detached_again_and_again(running: &Running, said: &str) {
@@ -66,6 +66,32 @@ fn code_that_its_file_system_does_not_return_is_not_read() {
         return;
     };
     is_attached_and_detached_again_and_again(&running, "ready\n");
+}
+
+#[test]
+fn files_that_never_answer_keep_no_command_from_ending() {
+    for name in ["libc.so.6", "memfd:fastpath-page", "memfd:fastpath-region"] {
+        let Some(running) = hazard("fuse-mapped", &["65534", name], "ready") else {
+            return;
+        };
+        let pid = running.pid().0.to_string();
+        let commands: [&[&str]; 6] = [
+            &["doctor", &pid],
+            &["status"],
+            &["export", "--textfile", "-"],
+            &["trace", "-d", "1", "--stacks"],
+            &["attach", "--clocks", "all", "--children", "--rescue", &pid],
+            &["detach", &pid],
+        ];
+        for command in commands {
+            let begun = std::time::Instant::now();
+            let outcome = finish(fastpath(command));
+            assert!(
+                begun.elapsed() < Duration::from_secs(15),
+                "{name}: {command:?}: {outcome:#?}"
+            );
+        }
+    }
 }
 
 #[test]

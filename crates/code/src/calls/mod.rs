@@ -88,7 +88,7 @@ fn call_of(isa: Isa, number: u64) -> Option<Call> {
 }
 
 /// A place in the code that reads the CPU's counter: `rdtsc`, `rdtscp`, `mrs` of CNTVCT_EL0 or CNTVCTSS_EL0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct CounterRead {
     /// Its address as the file states it, before relocation.
     pub address: u64,

@@ -21,6 +21,9 @@ use fastpath_isa::Isa;
 pub use window::{Reason, Window};
 pub use x86::copy::{copied, encoded, is_branch};
 
+/// Most sites of a file that is analysed. The most of any program known are some hundred.
+const MOST_SITES: usize = 4096;
+
 /// Calls that a site may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Calls {
@@ -185,6 +188,9 @@ pub fn analyse(bytes: &[u8]) -> Result<Analysis, String> {
     // Stable: a known number is before the same site without.
     wanted.sort_by_key(|(address, ..)| *address);
     wanted.dedup_by_key(|(address, ..)| *address);
+    if wanted.len() > MOST_SITES {
+        return Err(format!("it has more than {MOST_SITES} system calls for time"));
+    }
     if wanted.is_empty() || file.add_tables(bytes).is_none() {
         return Ok(Analysis::default());
     }

@@ -155,7 +155,7 @@ fn give_up(stands: &StoppedTooLong) -> ! {
 /// Returns the inode of the page that a process maps.
 fn page_of(pid: i32) -> Option<u64> {
     let maps = fastpath_os::maps::read(pid).ok()?;
-    let page = maps.iter().find(|mapping| mapping.name.starts_with(MAPPED_NAME))?;
+    let page = maps.iter().find(|mapping| mapping.is_memory(MAPPED_NAME))?;
     Some(page.inode)
 }
 

@@ -127,7 +127,7 @@ pub fn may_attach(pid: i32) -> Answer<()> {
 /// Makes the checks that a tracer may make too, and returns what they found.
 pub fn look_at(pid: i32) -> Answer<Target> {
     let maps = maps::read(pid)?;
-    let is_page = |m: &Mapping| m.name.starts_with("/memfd:fastpath-page");
+    let is_page = |m: &Mapping| m.is_memory("/memfd:fastpath-page");
     let leftover = match find(pid, &maps)? {
         Some(found) if found.journal.state == State::Kept => return Err(Refusal::UnderRun),
         Some(found) if found.is_in_force()? => return Err(Refusal::AttachedAlready { pid }),

@@ -41,7 +41,7 @@ fn detach_held(session: &Session<'_>) -> Answer<Detached> {
     let maps = maps::read(pid)?;
     let Some(found) = find(pid, &maps)? else {
         leftovers::clear(session)?;
-        let is_served = maps.iter().any(|m| m.name.starts_with("/memfd:fastpath-page"));
+        let is_served = maps.iter().any(|m| m.is_memory("/memfd:fastpath-page"));
         return Err(if is_served {
             Refusal::UnderRun
         } else {

@@ -1,6 +1,6 @@
 //! The files of a running process whose system calls are redirected to the hook.
 
-use nix::sys::stat::fstat;
+use fastpath_os::foreign::Identity;
 
 use crate::hooked_calls::HookedFile;
 use crate::maps::Mapping;
@@ -12,7 +12,10 @@ use crate::target::open_path;
 pub fn find(pid: i32, maps: &[Mapping], scans: &Cache, is_wanted: impl Fn(&Site) -> bool) -> Vec<HookedFile> {
     let mut found: Vec<HookedFile> = Vec::new();
     let exe = open_path(&format!("/proc/{pid}/exe")).ok();
-    let exe_inode = exe.as_ref().and_then(|exe| fstat(exe).ok()).map(|stat| stat.st_ino);
+    let exe_inode = exe
+        .as_ref()
+        .and_then(|exe| Identity::read(exe).ok())
+        .map(|exe| exe.inode);
     for mapping in maps.iter().filter(|m| m.executable && m.inode != 0) {
         let is_library = is_c_library(&mapping.name) || is_musl(&mapping.name);
         let scanned = if is_library {

@@ -157,7 +157,12 @@ impl Journal {
     /// Returns the region of a process with these mappings: its address and its journal, which is `None` if it was
     /// written by another version.
     pub fn find(pid: i32, maps: &[Mapping]) -> Result<Option<(u64, Option<Journal>)>> {
-        let Some(at) = super::region_in(maps) else {
+        // Another file may have the region's name, and reading it may never return.
+        let is_memory = |at: &u64| {
+            let mut journal = maps.iter().filter(|m| m.range().contains(&(at + region::JOURNAL)));
+            journal.any(|m| m.is_memory("/memfd:"))
+        };
+        let Some(at) = super::region_in(maps).filter(is_memory) else {
             return Ok(None);
         };
         let bytes = Memory::open(pid)?.bytes(at + region::JOURNAL, region::JOURNAL_ROOM as usize)?;

@@ -1,11 +1,13 @@
 //! Processes over time: the program that each one ran at a moment, and its mappings.
 
 use crate::trace::call::Site;
+use fastpath_os::foreign::{self, Reader};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// An executable mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +44,15 @@ impl Image {
         self.maps
             .retain(|old| old.range.end <= mapping.range.start || mapping.range.end <= old.range.start);
         self.maps.push(mapping);
+    }
+
+    /// Adds mappings that do not overlap, lowest first. A process may have tens of thousands.
+    fn map_all(&mut self, new: Vec<Mapping>) {
+        self.maps.retain(|old| {
+            let next = new.partition_point(|new| new.range.end <= old.range.start);
+            new.get(next).is_none_or(|new| old.range.end <= new.range.start)
+        });
+        self.maps.extend(new);
     }
 }
 
@@ -138,9 +149,7 @@ impl Processes {
         let is_missing = site.ip != 0 && image.mapping(site.ip).is_none();
         if is_current && (is_missing || !image.is_complete) && !self.ended.contains(&pid) {
             image.is_complete = true;
-            for mapping in mappings(pid) {
-                image.map(mapping);
-            }
+            image.map_all(mappings(pid).collect());
             if image.program.is_none() {
                 image.program = program(pid);
             }
@@ -192,10 +201,20 @@ fn mappings(pid: u32) -> impl Iterator<Item = Mapping> {
     })
 }
 
-/// Returns a path by which this process can open a file of another: as the other one sees it, while it lives.
-pub(crate) fn reachable(pid: u32, path: &str) -> PathBuf {
-    let inside = PathBuf::from(format!("/proc/{pid}/root{path}"));
-    if inside.exists() { inside } else { PathBuf::from(path) }
+/// Most bytes that are read of a file.
+const MOST_FILE_BYTES: u64 = 512 << 20;
+/// Time for which a file is read: its server may not answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Opens a file of another process: as that one sees it, while it lives.
+pub(crate) fn open(pid: u32, path: &str) -> Option<Reader> {
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let open = || match foreign::handle(&root) {
+        Ok(_) => foreign::open(foreign::handle_beneath(&root, Path::new(path))?),
+        // It has ended, and was most likely in the same root.
+        Err(_) => foreign::open(foreign::handle(Path::new(path))?),
+    };
+    Reader::start(&[], open, MOST_FILE_BYTES, TIMEOUT).ok()
 }
 
 #[cfg(test)]
@@ -250,6 +269,11 @@ mod tests {
         let image = processes.at(&site(NOBODY, 0x1900), 2, "");
         assert_eq!(image.mapping(0x1900).map(|m| m.path.as_str()), Some("/new"));
         assert_eq!(image.mapping(0x1000), None);
+        let mut image = image.clone();
+        image.map_all(vec![mapping(0x1000, "/low"), mapping(0x2000, "/high")]);
+        let paths = [0x1000, 0x1900, 0x2000].map(|at| image.mapping(at).map(|m| m.path.as_str()));
+        assert_eq!(paths, [Some("/low"), Some("/low"), Some("/high")]);
+        assert_eq!(image.maps.len(), 2);
         assert_eq!(image.program.as_deref(), Some("/old"));
     }
 }

@@ -6,11 +6,13 @@ use crate::trace::process::{self, Image, Mapping};
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Symbolizer};
 use fastpath_image::Isa;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use object::{Object, ObjectSection, ObjectSegment};
 use serde::Serialize;
 use std::collections::HashMap;
+use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// One function on a stack.
@@ -85,7 +87,7 @@ pub(crate) fn kernels_vdso() -> Option<&'static [u8]> {
 /// Returns a part of a process's memory, such as its vDSO, if that may be read.
 pub(crate) fn memory_of(pid: u32, range: &std::ops::Range<u64>) -> Option<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(range.end - range.start).ok()?];
-    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).ok()?;
+    let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
     memory.read_exact_at(&mut bytes, range.start).ok()?;
     Some(bytes)
 }
@@ -95,6 +97,7 @@ pub(crate) fn memory_of(pid: u32, range: &std::ops::Range<u64>) -> Option<Vec<u8
 pub(crate) struct Symbols {
     symbolizers: Symbolizers,
     modules: HashMap<PathBuf, Option<Arc<Unwinding>>>,
+    copies: Copies,
     names: HashMap<(PathBuf, u64), Option<String>>,
     /// Unwinders by process, program, and number of mappings.
     unwinders: HashMap<(u32, u64, usize), Unwinder>,
@@ -125,6 +128,35 @@ impl Symbolizers {
     }
 }
 
+/// Copies of files in memory, by their paths: a file that is mapped may be truncated by its owner.
+#[derive(Default)]
+struct Copies {
+    files: HashMap<PathBuf, Option<File>>,
+    bytes: u64,
+}
+
+impl Copies {
+    fn copy(&mut self, pid: u32, path: &str) -> Option<&File> {
+        let key = PathBuf::from(path);
+        if !self.files.contains_key(&key) {
+            let copy = self.make(pid, path);
+            self.files.insert(key.clone(), copy);
+        }
+        self.files.get(&key)?.as_ref()
+    }
+
+    fn make(&mut self, pid: u32, path: &str) -> Option<File> {
+        let mut reader = process::open(pid, path)?;
+        self.bytes = self
+            .bytes
+            .checked_add(reader.length())
+            .filter(|bytes| *bytes <= LARGEST)?;
+        let mut copy = File::from(memfd_create(c"fastpath-symbols", MFdFlags::MFD_CLOEXEC).ok()?);
+        std::io::copy(&mut reader, &mut copy).ok()?;
+        Some(copy)
+    }
+}
+
 type Unwinder = (arch::NativeUnwinder<Arc<[u8]>>, arch::Cache);
 
 /// The data of a file that unwinding needs.
@@ -137,9 +169,11 @@ struct Unwinding {
     debug_frame: Option<Arc<[u8]>>,
 }
 
-/// Size of the largest file that is read for its tables.
+/// Most bytes of all files that are read for their tables.
 const LARGEST: u64 = 1 << 30;
 const DEEPEST: usize = 16;
+/// Most mappings that are unwound through. Programs with many plug-ins have some thousand.
+const MOST_MODULES: usize = 4096;
 
 impl Symbols {
     /// Returns the function at an address of a process.
@@ -165,8 +199,11 @@ impl Symbols {
         if let Some(name) = self.names.get(&key) {
             return name.clone();
         }
-        let source = Source::Elf(Elf::new(process::reachable(pid, &mapping.path)));
-        let name = self.symbolizers.name(&source, offset);
+        let copy = self.copies.copy(pid, &mapping.path);
+        let name = copy.and_then(|copy| {
+            let source = Source::Elf(Elf::new(fastpath_os::path_of(copy)));
+            self.symbolizers.name(&source, offset)
+        });
         self.names.insert(key, name.clone());
         name
     }
@@ -204,7 +241,8 @@ impl Symbols {
         if let Some(known) = self.modules.get(&key) {
             return known.clone();
         }
-        let module = Unwinding::read(&process::reachable(pid, path)).map(Arc::new);
+        let copy = self.copies.copy(pid, path);
+        let module = copy.and_then(Unwinding::read).map(Arc::new);
         self.modules.insert(key, module.clone());
         module
     }
@@ -243,7 +281,7 @@ impl Symbols {
         use framehop::{ExplicitModuleSectionInfo, Module, Unwinder as _};
 
         let mut unwinder = arch::NativeUnwinder::new();
-        for mapping in &image.maps {
+        for mapping in image.maps.iter().take(MOST_MODULES) {
             let module = if mapping.path == "[vdso]" {
                 // fastpath's code in a vDSO has call frame information of its own there.
                 let own = memory_of(pid, &mapping.range);
@@ -293,12 +331,10 @@ fn returns_to(sample: &Sample, image: &Image, (address, sp): (u64, u64)) -> Opti
 }
 
 impl Unwinding {
-    fn read(path: &Path) -> Option<Unwinding> {
-        let metadata = std::fs::metadata(path).ok()?;
-        if !metadata.is_file() || metadata.len() > LARGEST {
-            return None;
-        }
-        Unwinding::parse(&std::fs::read(path).ok()?)
+    fn read(copy: &File) -> Option<Unwinding> {
+        let mut bytes = vec![0; usize::try_from(copy.metadata().ok()?.len()).ok()?];
+        copy.read_exact_at(&mut bytes, 0).ok()?;
+        Unwinding::parse(&bytes)
     }
 
     fn parse(bytes: &[u8]) -> Option<Unwinding> {

@@ -187,10 +187,7 @@ impl<'a> Judge<'a> {
 
     fn program(&mut self, pid: u32, image: &Image) -> Option<Program> {
         let path = image.program.clone()?;
-        let read = |path: &String| {
-            let file = std::fs::File::open(process::reachable(pid, path)).ok()?;
-            crate::program::read(file)
-        };
+        let read = |path: &String| crate::program::read(process::open(pid, path)?);
         self.programs.entry(path.clone()).or_insert_with(|| read(&path)).clone()
     }
 }

@@ -7,7 +7,7 @@
 //! - `mov w8, w0` (glibc), `mov x8, xN` (musl): `syscall()`;
 //! - `ldr x8, [sp, #8]`, and `cmn x0, #4095` after the `svc`: Go's assembly for all its calls.
 
-use crate::sites::{Change, Doors, OUT_OF_REACH, Redirect, Site, WATCHED};
+use crate::sites::{Change, Doors, MOST_CALLS, OUT_OF_REACH, Redirect, Site, WATCHED};
 
 /// Bytes of every instruction.
 const INSTRUCTION: usize = 4;
@@ -67,6 +67,9 @@ pub fn find(code: &[u8], address: u64, _ends: &[u64], sites: &mut Vec<Site>) {
             Some(shape) => shape,
             None => continue,
         };
+        if sites.len() == MOST_CALLS {
+            return;
+        }
         sites.push(Site {
             address: address + (index * INSTRUCTION) as u64,
             shape,

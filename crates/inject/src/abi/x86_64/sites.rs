@@ -18,7 +18,7 @@ use fastpath_code::rescue::{Window, window_by_bytes};
 use memchr::memmem::Finder;
 
 use super::wrapper::{self, Wrapper};
-use crate::sites::{Doors, OUT_OF_REACH, Redirect, Site, WATCHED};
+use crate::sites::{Doors, MOST_CALLS, OUT_OF_REACH, Redirect, Site, WATCHED};
 
 pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// `call *%r11`
@@ -76,7 +76,10 @@ pub fn find(code: &[u8], address: u64, ends: &[u64], sites: &mut Vec<Site>) {
     const MUSL: [u8; 10] = [0x48, 0x8b, 0x72, 0x10, 0x48, 0x8b, 0x52, 0x18, 0x0f, 0x05];
     /// cmp $0xfffffffffffff001, %rax; jbe
     const GO_AFTER: [u8; 7] = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x76];
-    let calls: Vec<usize> = Finder::new(&SYSCALL).find_iter(code).collect();
+    let calls: Vec<usize> = Finder::new(&SYSCALL).find_iter(code).take(MOST_CALLS + 1).collect();
+    if calls.len() > MOST_CALLS {
+        return;
+    }
     let wrappers = wrapper::find(code, address, &calls);
     let mut taken: Vec<u64> = wrappers
         .iter()

@@ -1,0 +1,354 @@
+//! Files that other processes or users name: the one way in which they are opened and read.
+//!
+//! Whoever owns such a file may truncate or replace it, put a FIFO, a device or a link in its place, or serve it himself
+//! and never answer (FUSE). So it is opened beneath the root of the process that names it, only if it is regular, without
+//! waiting, and never mapped: it is read in bounded pieces. Where this process must go on, a [`Worker`] reads ([`Reader`]).
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::Mapping;
+use crate::worker::Worker;
+
+/// What identifies a file, and its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    pub device: u64,
+    pub inode: u64,
+    /// Time of the last change, in ns.
+    pub changed_ns: i128,
+    pub size: u64,
+    mode: u16,
+}
+
+impl Identity {
+    /// Returns the identity of an open file or a handle (O_PATH), as the kernel knows it: the server of a file system is
+    /// not asked.
+    pub fn read(file: impl AsFd) -> io::Result<Identity> {
+        let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();
+        let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+        let fd = file.as_fd().as_raw_fd();
+        // SAFETY: an empty path, and room for the result.
+        let result = unsafe { libc::statx(fd, c"".as_ptr(), flags, libc::STATX_BASIC_STATS, found.as_mut_ptr()) };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: statx(2) has filled it in; zeroes are valid, too.
+        let found = unsafe { found.assume_init() };
+        Ok(Identity {
+            device: libc::makedev(found.stx_dev_major, found.stx_dev_minor),
+            inode: found.stx_ino,
+            changed_ns: i128::from(found.stx_mtime.tv_sec) * 1_000_000_000 + i128::from(found.stx_mtime.tv_nsec),
+            size: found.stx_size,
+            mode: found.stx_mode,
+        })
+    }
+
+    fn is_regular(&self) -> bool {
+        u32::from(self.mode) & libc::S_IFMT == libc::S_IFREG
+    }
+}
+
+/// Opens a path of this process's as a handle only (O_PATH).
+pub fn handle(path: &Path) -> io::Result<OwnedFd> {
+    let path = File::options().read(true).custom_flags(libc::O_PATH).open(path)?;
+    Ok(path.into())
+}
+
+/// Opens a path as a handle only, as a process with that root resolves it. Links of /proc are not followed: they lead
+/// out of the root.
+pub fn handle_beneath(root: &Path, path: &Path) -> io::Result<OwnedFd> {
+    let root = handle(root)?;
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: zeroes are valid for the structure, which has only numbers.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    how.flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
+    how.resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS;
+    // SAFETY: a C string, and a structure with its size.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_openat2,
+            root.as_raw_fd(),
+            path.as_ptr(),
+            &raw const how,
+            size_of::<libc::open_how>(),
+        )
+    };
+    match fd {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: openat2 has just returned this descriptor.
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
+    }
+}
+
+/// Returns a handle of the file that is mapped in a process, whose directory in /proc is `directory`. It fails if the
+/// file's name refers to another one by now.
+pub fn handle_of_mapped(directory: &Path, mapping: &Mapping) -> io::Result<OwnedFd> {
+    // This path needs a privilege, and leads to the file even if it has another name, or none.
+    let mapped = directory.join(format!("map_files/{:x}-{:x}", mapping.start, mapping.end));
+    let found = match handle(&mapped) {
+        Ok(found) => found,
+        Err(_) => handle_beneath(&directory.join("root"), Path::new(&mapping.name))?,
+    };
+    match Identity::read(&found)?.inode == mapping.inode {
+        true => Ok(found),
+        false => Err(io::Error::other("its name is another file's by now")),
+    }
+}
+
+/// Opens a regular file by its handle for reading, and refuses every other kind: opening a FIFO waits for its other end,
+/// and opening a device may trigger it. O_NONBLOCK keeps a lease of another process (fcntl(2), F_SETLEASE) from blocking
+/// this one.
+pub fn open(handle: impl AsFd) -> io::Result<File> {
+    if !Identity::read(&handle)?.is_regular() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut options = File::options();
+    options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    options.open(crate::path_of(&handle.as_fd().as_raw_fd()))
+}
+
+/// Most bytes that are read at once.
+const PIECE: u64 = 4 << 20;
+
+/// An open foreign file, that a [`Worker`] reads.
+pub struct Reader {
+    source: Source,
+    until: Instant,
+    left: u64,
+    at: u64,
+    length: u64,
+}
+
+enum Source {
+    Worker(Worker),
+    /// Where no process can be started (RLIMIT_NPROC, pids.max).
+    Here(File),
+}
+
+impl Reader {
+    /// Opens the file of a handle. At most `most` bytes are read, and until `timeout` is over.
+    pub fn open(handle: BorrowedFd<'_>, most: u64, timeout: Duration) -> io::Result<Reader> {
+        let fd = handle.as_raw_fd();
+        // SAFETY: the child keeps this descriptor open.
+        let open_here = move || open(unsafe { BorrowedFd::borrow_raw(fd) });
+        Reader::start(&[fd], open_here, most, timeout)
+    }
+
+    /// Opens the file that `open` returns, in the worker.
+    pub fn start(
+        keeps: &[i32],
+        open: impl Fn() -> io::Result<File>,
+        most: u64,
+        timeout: Duration,
+    ) -> io::Result<Reader> {
+        let mut file = None;
+        let worker = Worker::start(keeps, |[offset, size]| {
+            let answer = answer(&mut file, &open, offset, size);
+            answer.unwrap_or_else(|error| error.raw_os_error().unwrap_or(libc::EINVAL).to_ne_bytes().to_vec())
+        });
+        let source = match worker {
+            Ok(worker) => Source::Worker(worker),
+            Err(_) => Source::Here(open()?),
+        };
+        let mut reader = Reader {
+            source,
+            until: Instant::now() + timeout,
+            left: most,
+            at: 0,
+            length: 0,
+        };
+        reader.length = match &reader.source {
+            Source::Here(file) => Identity::read(file)?.size,
+            Source::Worker(_) => reader
+                .ask(0, 0)?
+                .first_chunk()
+                .map_or(0, |length| u64::from_ne_bytes(*length)),
+        };
+        Ok(reader)
+    }
+
+    /// Returns its size in bytes when it was opened.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn ask(&mut self, offset: u64, size: u64) -> io::Result<Vec<u8>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        let worker = match &mut self.source {
+            Source::Worker(worker) => worker,
+            Source::Here(_) if left.is_zero() => return Err(io::ErrorKind::TimedOut.into()),
+            Source::Here(file) => {
+                let mut bytes = vec![0; size as usize];
+                let read = file.read_at(&mut bytes, offset)?;
+                bytes.truncate(read);
+                return Ok(bytes);
+            }
+        };
+        let mut answer = worker.ask([offset, size], left)?;
+        let error = answer
+            .first_chunk()
+            .map_or(libc::EIO, |error| i32::from_ne_bytes(*error));
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        Ok(answer.split_off(size_of::<i32>()))
+    }
+
+    /// Returns the whole file.
+    ///
+    /// # Errors
+    /// Fails if it is longer than what may be read.
+    pub fn contents(&mut self) -> io::Result<Vec<u8>> {
+        if self.length > self.left {
+            return Err(io::Error::other(format!("it is larger than {} MiB", self.left >> 20)));
+        }
+        let mut bytes = vec![0; self.length as usize];
+        self.at = 0;
+        io::Read::read_exact(self, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// Reads in the worker: an errno, 0 for none, and the bytes. Without a size, it opens the file, and answers with its
+/// length.
+fn answer(
+    file: &mut Option<File>,
+    open: &impl Fn() -> io::Result<File>,
+    offset: u64,
+    size: u64,
+) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; size_of::<i32>()];
+    let Some(file) = file.as_ref().filter(|_| size > 0) else {
+        let opened = open()?;
+        bytes.extend(Identity::read(&opened)?.size.to_ne_bytes());
+        *file = Some(opened);
+        return Ok(bytes);
+    };
+    bytes.resize(size_of::<i32>() + size.min(PIECE) as usize, 0);
+    let read = file.read_at(&mut bytes[size_of::<i32>()..], offset)?;
+    bytes.truncate(size_of::<i32>() + read);
+    Ok(bytes)
+}
+
+impl io::Read for Reader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let size = PIECE.min(buffer.len() as u64);
+        if size == 0 {
+            return Ok(0);
+        }
+        self.left = self
+            .left
+            .checked_sub(size)
+            .ok_or_else(|| io::Error::other("more of it would be read than may be"))?;
+        let piece = self.ask(self.at, size)?;
+        buffer[..piece.len()].copy_from_slice(&piece);
+        self.at += piece.len() as u64;
+        Ok(piece.len())
+    }
+}
+
+impl io::Seek for Reader {
+    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+        self.at = match to {
+            io::SeekFrom::Start(at) => at,
+            io::SeekFrom::End(by) => self.length.saturating_add_signed(by),
+            io::SeekFrom::Current(by) => self.at.saturating_add_signed(by),
+        };
+        Ok(self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::path::PathBuf;
+
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new(name: &str) -> Tree {
+            let tree = Tree(std::env::temp_dir().join(format!("fastpath-foreign-{name}-{}", std::process::id())));
+            std::fs::create_dir_all(tree.0.join("root/lib")).unwrap();
+            std::fs::write(tree.0.join("root/lib/file"), "inside").unwrap();
+            std::fs::write(tree.0.join("secret"), "outside").unwrap();
+            tree
+        }
+
+        fn read(&self, path: &str) -> io::Result<String> {
+            let mut text = String::new();
+            let handle = handle_beneath(&self.0.join("root"), Path::new(path))?;
+            open(handle)?.read_to_string(&mut text)?;
+            Ok(text)
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_file_is_opened_beneath_its_root_and_links_do_not_lead_out_of_it() {
+        let tree = Tree::new("links");
+        let link = |to: &Path, name: &str| std::os::unix::fs::symlink(to, tree.0.join("root").join(name)).unwrap();
+        link(Path::new("/lib/file"), "absolute");
+        link(&tree.0.join("secret"), "out");
+        link(Path::new("../../secret"), "up");
+        link(Path::new("/proc/self/fd/0"), "magic");
+        for path in ["/lib/file", "/absolute", "/../lib/file"] {
+            assert_eq!(tree.read(path).unwrap(), "inside", "{path}");
+        }
+        for path in ["/out", "/up", "/magic", "/../secret"] {
+            assert!(tree.read(path).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_regular_file_is_not_opened() {
+        let tree = Tree::new("fifo");
+        let fifo = CString::new(tree.0.join("root/fifo").as_os_str().as_bytes()).unwrap();
+        // SAFETY: a C string.
+        assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+        for path in ["/fifo", "/lib"] {
+            assert_eq!(tree.read(path).unwrap_err().to_string(), "not a regular file");
+        }
+        assert!(open(handle(Path::new("/dev/null")).unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_file_that_shrinks_while_it_is_read_ends_and_no_more_is_read_than_may_be() {
+        let tree = Tree::new("shrinks");
+        let path = tree.0.join("file");
+        std::fs::write(&path, vec![7; 3 * PIECE as usize]).unwrap();
+        let handle = handle(&path).unwrap();
+        let start = |most| Reader::open(handle.as_fd(), most, Duration::from_secs(20)).unwrap();
+        assert_eq!(start(u64::MAX).contents().unwrap(), vec![7; 3 * PIECE as usize]);
+        assert!(start(PIECE).contents().is_err());
+        let mut reader = start(u64::MAX);
+        File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
+        assert_eq!(reader.length(), 3 * PIECE);
+        assert!(reader.contents().is_err());
+        assert_eq!(start(u64::MAX).contents().unwrap().len(), 100);
+    }
+
+    #[test]
+    fn a_file_that_does_not_answer_is_given_up() {
+        let begun = Instant::now();
+        let forever = || {
+            std::thread::sleep(Duration::from_secs(60));
+            Err(io::ErrorKind::Other.into())
+        };
+        let late = Reader::start(&[], forever, 1, Duration::from_millis(50)).err().unwrap();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+}

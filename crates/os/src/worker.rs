@@ -1,0 +1,203 @@
+//! A child process that does what may never return.
+//!
+//! Files and memory of another process may be provided by that process itself (FUSE, userfaultfd(2)): a read may wait for
+//! ever, even in a way that SIGKILL does not end. A thread that waits so keeps its process from ending. A child is left
+//! behind instead.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use crate::Mapping;
+
+/// Longest answer in bytes.
+const LONGEST: u64 = 64 << 20;
+
+/// A child process that answers requests, each of two numbers.
+pub struct Worker {
+    pid: libc::pid_t,
+    /// A socket, since a write to a pipe without a reader may end this process (SIGPIPE).
+    stream: UnixStream,
+}
+
+impl Worker {
+    /// Starts a child that answers with what `serve` returns. It has no descriptors but `keeps`, and none of the pages and
+    /// mailboxes that this process writes: nothing stays in use if it is left behind.
+    pub fn start(keeps: &[RawFd], mut serve: impl FnMut([u64; 2]) -> Vec<u8>) -> io::Result<Worker> {
+        let (stream, of_child) = UnixStream::pair()?;
+        // SAFETY: the child has a copy of this thread only. It allocates, which the C libraries allow after a fork, takes
+        // no lock of another thread, and ends by _exit.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                // A panic must not return to the code of the parent.
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    release(&[keeps, &[of_child.as_raw_fd()]].concat());
+                    answer_all(of_child, &mut serve);
+                }));
+                // SAFETY: _exit ends the child without running the exit handlers of the parent.
+                unsafe { libc::_exit(0) }
+            }
+            pid => Ok(Worker { pid, stream }),
+        }
+    }
+
+    /// Returns the answer to a request.
+    ///
+    /// # Errors
+    /// TimedOut if it takes longer than `timeout`: then the worker is of no more use.
+    pub fn ask(&mut self, request: [u64; 2], timeout: Duration) -> io::Result<Vec<u8>> {
+        let until = Instant::now() + timeout;
+        self.stream.write_all(request.map(u64::to_ne_bytes).as_flattened())?;
+        let mut length = [0; 8];
+        self.read(&mut length, until)?;
+        let length = u64::from_ne_bytes(length);
+        if length > LONGEST {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut answer = vec![0; length as usize];
+        self.read(&mut answer, until)?;
+        Ok(answer)
+    }
+
+    fn read(&mut self, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            let mut ready = libc::pollfd {
+                fd: self.stream.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            // SAFETY: one structure, which lives for the call.
+            match unsafe { libc::poll(&mut ready, 1, left.as_millis().min(60_000) as i32) } {
+                0 => return Err(io::ErrorKind::TimedOut.into()),
+                1.. => match self.stream.read(bytes)? {
+                    0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    count => bytes = &mut bytes[count..],
+                },
+                _ => match io::Error::last_os_error() {
+                    error if error.kind() == io::ErrorKind::Interrupted => {}
+                    error => return Err(error),
+                },
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // SAFETY: kill and waitpid of the child, which has not been waited for; a null status is allowed.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        // A child that waits in the kernel is left to init.
+        for _ in 0..50 {
+            // SAFETY: as above.
+            if unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::WNOHANG) } != 0 {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Answers each request with a length and as many bytes.
+fn answer_all(mut stream: UnixStream, serve: &mut impl FnMut([u64; 2]) -> Vec<u8>) {
+    let mut request = [0; 16];
+    while stream.read_exact(&mut request).is_ok() {
+        let (numbers, _) = request.as_chunks();
+        let answer = serve([u64::from_ne_bytes(numbers[0]), u64::from_ne_bytes(numbers[1])]);
+        let length = (answer.len() as u64).to_ne_bytes();
+        if stream
+            .write_all(&length)
+            .and_then(|()| stream.write_all(&answer))
+            .is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// Examines each process with `look` in a worker; `None` for one that takes longer than `timeout`. Without a worker, this
+/// process does it.
+pub fn look_at_all(
+    pids: &[i32],
+    timeout: Duration,
+    mut look: impl FnMut(i32) -> Vec<u8>,
+) -> Vec<(i32, Option<Vec<u8>>)> {
+    let mut looked: Vec<(i32, Option<Vec<u8>>)> = Vec::new();
+    while let Some(rest) = pids.get(looked.len()..).filter(|rest| !rest.is_empty()) {
+        let Ok(mut worker) = Worker::start(&[], |[pid, _]| look(pid as i32)) else {
+            looked.extend(rest.iter().map(|pid| (*pid, Some(look(*pid)))));
+            return looked;
+        };
+        for pid in rest {
+            let answer = worker.ask([*pid as u64, 0], timeout).ok();
+            let is_over = answer.is_none();
+            looked.push((*pid, answer));
+            if is_over {
+                break;
+            }
+        }
+    }
+    looked
+}
+
+/// Closes all descriptors but standard error and `kept`, and unmaps fastpath's pages and mailboxes that this process
+/// writes: a worker that is left behind would keep them in use. The region of a process that is served stays.
+fn release(kept: &[RawFd]) {
+    let names = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let descriptors: Vec<RawFd> = names
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    for fd in descriptors.iter().filter(|fd| **fd != 2 && !kept.contains(fd)) {
+        // SAFETY: no code that runs in this child uses these descriptors.
+        unsafe { libc::close(*fd) };
+    }
+    let maps = crate::maps::own().unwrap_or_default();
+    let is_ours = |mapping: &&Mapping| mapping.name.starts_with("/memfd:fastpath");
+    let is_of_region = |mapping: &Mapping| {
+        let mut code = maps.iter().filter(is_ours).filter(|other| other.executable);
+        code.any(|code| code.start.abs_diff(mapping.start) < 1 << 20)
+    };
+    let shared = maps
+        .iter()
+        .filter(is_ours)
+        .filter(|mapping| mapping.shared && mapping.writable);
+    for mapping in shared.filter(|mapping| !is_of_region(mapping)) {
+        // SAFETY: no code that runs in this child uses a page that is published or a mailbox that is attended to.
+        unsafe { libc::munmap(mapping.start as *mut libc::c_void, mapping.len() as usize) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_answers_until_it_does_not_return() {
+        let mut worker = Worker::start(&[], |[a, b]| {
+            if a == 0 {
+                std::thread::sleep(Duration::from_secs(60));
+            }
+            vec![b as u8; a as usize]
+        })
+        .unwrap();
+        assert_eq!(worker.ask([3, 7], Duration::from_secs(10)).unwrap(), [7; 3]);
+        assert_eq!(
+            worker.ask([1 << 20, 9], Duration::from_secs(10)).unwrap(),
+            vec![9; 1 << 20]
+        );
+        let begun = Instant::now();
+        let late = worker.ask([0, 0], Duration::from_millis(20)).unwrap_err();
+        drop(worker);
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn a_worker_that_panics_is_one_that_does_not_answer() {
+        let mut worker = Worker::start(&[], |_| std::panic::panic_any(0)).unwrap();
+        assert!(worker.ask([0, 0], Duration::from_secs(10)).is_err());
+    }
+}
