@@ -16,6 +16,7 @@ use super::Wanted;
 use crate::attendant;
 use crate::grant::{self, Purpose};
 use crate::log::Log;
+use crate::parent;
 use crate::process::{self, Surroundings};
 use crate::trial::Trial;
 
@@ -48,7 +49,8 @@ pub(crate) fn start(
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
         .map_err(|e| format!("socketpair: {e}"))?;
     process::start(|| {
-        process::settle(surroundings);
+        // What is attached may be scheduled differently.
+        let _ = process::settle(surroundings);
         process::let_go_of_standard_error();
         // The helper would wait for the end of its own copy of the parent's end.
         // SAFETY: this process never returns to code that uses `ours`.
@@ -102,6 +104,7 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
             ));
         }
     }
+    let process = grant::pidfd(pid);
     let mailbox = Arc::new(Shared::create().map_err(|e| e.to_string())?);
     let (grant, mut publisher) = granted(wanted, pid, &mailbox)?;
     if wanted.service.children {
@@ -116,7 +119,9 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
     .map_err(|e| format!("sendmsg: {e}"))?;
     // If it stayed open here, it would count as a process that maps it.
     drop(grant);
-    grant::stay_while(publisher.as_mut(), || !is_closed(channel) || mailbox.in_use());
+    let is_needed = || !is_closed(channel) || (mailbox.in_use() && !parent::waits_for_helpers_only());
+    grant::stay_while(publisher.as_mut(), process.as_ref(), is_needed);
+    mailbox.close();
     Ok(())
 }
 
