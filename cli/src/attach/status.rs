@@ -412,7 +412,7 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
     let now = page
         .filter(|_| counter::is_readable())
         .map(|page| (Reader::new(page), counter::of_page(page)));
-    let (by, rescued_sites, in_vdso) = by(pid, has_region);
+    let (by, rescued_sites, in_vdso) = by(memory_of(pid), has_region);
     Some(Served {
         pid,
         comm,

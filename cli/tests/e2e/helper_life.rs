@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::command::MARK;
 use crate::common::processes::{TIMEOUT, holds_within};
-use crate::common::{Pid, SERVED, finish, served, start, wait_until};
+use crate::common::{Pid, SERVED, finish, needs_root, served, start, tool, wait_until};
 
 /// Some intervals at which the helper checks whether any process uses its page.
 const LOOKS: Duration = Duration::from_secs(1);
@@ -48,6 +48,52 @@ fn the_helper_ends_after_the_last_process() {
         running.finish();
         wait_until(script, || Pid::helpers(&mark).is_empty());
     }
+}
+
+/// Returns the affinity, the policy and the nice value of a process.
+fn scheduling(pid: Pid) -> (String, i32, i32) {
+    // SAFETY: system calls with integers.
+    let (policy, nice) = unsafe {
+        (
+            libc::sched_getscheduler(pid.0),
+            libc::getpriority(libc::PRIO_PROCESS, pid.0 as u32),
+        )
+    };
+    (pid.status("Cpus_allowed_list"), policy, nice)
+}
+
+#[test]
+fn the_helper_is_not_starved_by_what_binds_the_program() {
+    let own = Pid(std::process::id() as i32).status("Cpus_allowed_list");
+    let first = own.split([',', '-']).next().expect("a CPU");
+    let (Some(()), Some(_), Some(_)) = (needs_root(), tool("taskset"), tool("chrt")) else {
+        return;
+    };
+    let fifo = ["taskset", "-c", first, "chrt", "-f", "7"];
+    let low = ["taskset", "-c", first, "nice", "-n", "5"];
+    for (prefix, policy) in [(fifo, libc::SCHED_FIFO), (low, libc::SCHED_OTHER)] {
+        let mut command = Command::new(prefix[0]);
+        command.args(&prefix[1..]).arg(env!("CARGO_BIN_EXE_fastpath"));
+        let running = start({
+            command.args(SERVED).args(["sleep", "1000"]);
+            command
+        });
+        wait_until("the program", || running.pid().program() == "sleep");
+        let helper = Pid::helper(running.mark());
+        wait_until("its scheduling", || scheduling(helper) == (own.clone(), policy, 0));
+        assert_eq!(running.pid().status("Cpus_allowed_list"), first);
+    }
+}
+
+#[test]
+fn the_helper_ends_with_a_program_that_has_run_for_long() {
+    // By then, it checks once a second, and the next check is half a second away.
+    wait_until("a helper that ends", || {
+        let running = start(served(&["sleep", "1.5"]));
+        let mark = running.mark().to_owned();
+        running.finish().expect_success();
+        holds_within(Duration::from_millis(60), || Pid::helpers(&mark).is_empty())
+    });
 }
 
 #[test]

@@ -55,6 +55,57 @@ fn an_init_that_waits_for_all_its_children_does_not_wait_for_the_helper() {
     outcome.expect_output("1 [1, 2, 3]");
 }
 
+/// Runs a script of Python as PID 1 under `fastpath run`.
+fn init(script: &str) -> Option<String> {
+    let (prefix, python) = (unshare(PID_NAMESPACE)?, tool("python3")?);
+    let script = format!("import ctypes, os, signal, subprocess, time\n{script}");
+    let outcome = finish(served_inside(&prefix, &[python, "-I", "-c", &script])).expect_success();
+    Some(outcome.out)
+}
+
+/// Waits with __WALL.
+const WAIT_FOR_ALL: &str = "def wait_for_all():\n\
+    \x20   while ctypes.CDLL(None).waitpid(-1, None, 0x40000000) > 0: pass\n";
+
+#[test]
+fn a_wait_for_children_of_every_kind_ends() {
+    let wait =
+        "import threading\nwaits = threading.Thread(target=wait_for_all)\nwaits.start()\nwaits.join()\nprint('none')";
+    for wait in ["wait_for_all()\nprint('none')", wait] {
+        let script = format!("{WAIT_FOR_ALL}if os.fork() == 0:\n    time.sleep(.1); os._exit(0)\n{wait}");
+        let Some(out) = init(&script) else { return };
+        assert_eq!(out, "none\n");
+    }
+}
+
+#[test]
+fn an_init_that_ends_all_processes_finds_none_left() {
+    let script = "time.sleep(.1)\nos.kill(-1, signal.SIGTERM)\n\
+        while True:\n\
+        \x20   try:\n        while os.waitpid(-1, os.WNOHANG)[0]: pass\n\
+        \x20   except ChildProcessError: pass\n\
+        \x20   try: os.kill(-1, 0)\n\
+        \x20   except ProcessLookupError: break\n\
+        \x20   time.sleep(.01)\n\
+        print('none')";
+    let Some(out) = init(script) else { return };
+    assert_eq!(out, "none\n");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_helper_whose_init_is_detached_can_be_waited_for() {
+    let script = format!(
+        "subprocess.run([{:?}, 'detach', '1'], check=True, capture_output=True)\n\
+         time.sleep(.1)\n\
+         print(os.wait()[1])\n\
+         print(open('/proc/1/task/1/children').read())",
+        env!("CARGO_BIN_EXE_fastpath")
+    );
+    let Some(out) = init(&script) else { return };
+    assert_eq!(out, "0\n\n");
+}
+
 #[test]
 fn an_init_that_cannot_be_served_is_left_no_child() {
     let (Some(prefix), Some(strace)) = (unshare(PID_NAMESPACE), tool("strace")) else {

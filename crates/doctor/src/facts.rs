@@ -300,6 +300,9 @@ pub struct Process {
     pub program: Option<String>,
     /// R, S, D, T, t, Z, as in /proc/PID/stat.
     pub state: Option<char>,
+    /// Whether its first thread has ended, and others run.
+    #[serde(default)]
+    pub first_thread_ended: bool,
     /// Whether it is a kernel thread, which has no program.
     pub is_kernel_thread: bool,
     /// Word size of the program: 32 or 64.

@@ -64,6 +64,7 @@ pub(super) fn look(root: &Root, pid: &str) -> Result<Process, String> {
         pid: status.number("Pid").unwrap_or(0),
         name: status.field("Name").map(str::to_owned),
         state,
+        first_thread_ended: state == Some('Z') && status.number("Threads").is_some_and(|threads: u32| threads > 1),
         // A kernel thread has no memory of its own, and a zombie no longer has any.
         is_kernel_thread: status.field("VmSize").is_none() && !matches!(state, Some('Z' | 'X') | None),
         seccomp: status.number("Seccomp"),
@@ -387,10 +388,12 @@ mod tests {
         let tree = Tree::new(&[
             ("proc/2/status", &status("I (idle)")),
             ("proc/3/status", &status("Z (zombie)")),
+            ("proc/4/status", &format!("{}Threads:\t2\n", status("Z (zombie)"))),
         ]);
         assert!(look(&tree.root(), "2").unwrap().is_kernel_thread);
         let zombie = look(&tree.root(), "3").unwrap();
-        assert!(!zombie.is_kernel_thread && zombie.state == Some('Z'));
+        assert!(!zombie.is_kernel_thread && zombie.state == Some('Z') && !zombie.first_thread_ended);
+        assert!(look(&tree.root(), "4").unwrap().first_thread_ended);
     }
 
     #[test]

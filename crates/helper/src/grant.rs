@@ -1,7 +1,7 @@
 //! Grants: of the host's daemon, or of a publisher in this process.
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use fastpath_evidence::PageCopy;
@@ -17,6 +17,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 /// wakes up a CPU.
 const FIRST_CHECK: Duration = Duration::from_millis(8);
 const LATE_CHECKS: Duration = Duration::from_secs(1);
+/// Time between checks at the end of the first program, and the number of them.
+const AFTER_END: Duration = Duration::from_millis(1);
+const CHECKS_AFTER_END: u32 = 8;
 /// Time between two looks at a page that has no anchor yet.
 const LOOK_EVERY: Duration = Duration::from_micros(50);
 
@@ -123,26 +126,52 @@ fn has_anchor(page: &Page) -> bool {
     Reader::new(page).age_ns(0).is_some()
 }
 
-/// Keeps this process as long as `needed`, called from time to time, returns true. Meanwhile `publisher` publishes.
-pub fn stay_while(publisher: Option<&mut Publisher>, mut needed: impl FnMut() -> bool) {
+/// Keeps this process as long as `needed`, called from time to time and at the end of `process`, returns true. Meanwhile
+/// `publisher` publishes.
+pub fn stay_while(publisher: Option<&mut Publisher>, process: Option<&OwnedFd>, mut needed: impl FnMut() -> bool) {
     let mut every = FIRST_CHECK;
+    let mut process = process.map(AsFd::as_fd);
     let Some(publisher) = publisher else {
         while needed() {
-            std::thread::sleep(every);
+            if has_ended(process, every) {
+                (process, every) = (None, AFTER_END);
+            }
             every = (every * 2).min(LATE_CHECKS);
         }
         return;
     };
     let mut next = Instant::now();
-    publisher.run(|| {
+    publisher.run_with(|| {
+        if has_ended(process, Duration::ZERO) {
+            process = None;
+            // What still reads the process's mappings in /proc keeps them for a moment.
+            let is_needed = (0..CHECKS_AFTER_END).all(|_| {
+                std::thread::sleep(AFTER_END);
+                needed()
+            });
+            (next, every) = (Instant::now(), FIRST_CHECK);
+            return is_needed.then_some(None);
+        }
         let now = Instant::now();
         if now < next {
-            return true;
+            return Some(process);
         }
         next = now + every;
         every = (every * 2).min(LATE_CHECKS);
-        needed()
+        needed().then_some(process)
     });
+}
+
+/// Waits for the end of `process`, at most for `limit`, and returns whether it has ended.
+fn has_ended(process: Option<BorrowedFd<'_>>, limit: Duration) -> bool {
+    let mut poll = libc::pollfd {
+        // A negative number is ignored.
+        fd: process.map_or(-1, |process| process.as_raw_fd()),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: the pointer is to one pollfd, a local.
+    unsafe { libc::poll(&mut poll, 1, limit.as_millis() as i32) > 0 }
 }
 
 /// Opens a pidfd, which names a process for good.

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::LazyLock;
 
-use crate::title;
+use crate::{parent, scheduling, title};
 
 /// Name that the helper shows in `ps`.
-const TITLE: &str = "fastpath-publisher";
+pub(crate) const TITLE: &str = "fastpath-publisher";
 
 /// Size of the helper's stack in bytes.
 const STACK: usize = 1 << 20;
@@ -58,18 +58,27 @@ impl Started {
 /// Starts a helper, which runs `work` and exits with its status. It is not a child that this process, or the program
 /// that it becomes, could wait for. This process must have one thread.
 ///
-/// If this process is PID 1, or has inherited the role of a subreaper, it would get an orphaned helper as a child and
-/// might wait for it. There the helper stays a direct child that was made without an exit signal, and is invisible to
-/// waits (wait(2), __WCLONE).
-pub fn start<W: FnOnce() -> i32>(mut work: W) -> std::io::Result<Started> {
-    if std::process::id() == 1 || is_subreaper() {
+/// PID 1 gets every orphan of its namespace as a child, and might wait for it. There the helper stays a direct child that
+/// was made without an exit signal, and is invisible to waits (wait(2), __WCLONE). A subreaper would get the orphan as well:
+/// it is none while the helper becomes one.
+pub fn start<W: FnOnce() -> i32>(work: W) -> std::io::Result<Started> {
+    if std::process::id() == 1 {
         let child = fork_without_signal()?;
         if child == 0 {
-            // SAFETY: _exit ends the process without running anything of the parent's.
-            unsafe { libc::_exit(work()) }
+            parent::has_no_signal();
+            parent::end(work())
         }
         return Ok(Started { child: Some(child) });
     }
+    let was_subreaper = is_subreaper() && be_subreaper(false);
+    let started = start_orphan(work);
+    if was_subreaper {
+        be_subreaper(true);
+    }
+    started
+}
+
+fn start_orphan<W: FnOnce() -> i32>(mut work: W) -> std::io::Result<Started> {
     let work = (&raw mut work).cast();
     let child = on_own_stack(|stack| {
         // SAFETY: as vfork(2) does: this process waits until the child has ended. `fork_and_end` gets what it takes.
@@ -122,6 +131,11 @@ fn is_subreaper() -> bool {
     unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &mut is) == 0 && is != 0 }
 }
 
+fn be_subreaper(is: bool) -> bool {
+    // SAFETY: prctl with integers.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, libc::c_ulong::from(is), 0, 0, 0) == 0 }
+}
+
 /// Forks (fork(2)) a child that sends no SIGCHLD when it ends: a program that blocks SIGCHLD would find it pending.
 fn fork_without_signal() -> std::io::Result<i32> {
     // SAFETY: this process has one thread, and the child continues with a copy of everything.
@@ -131,8 +145,9 @@ fn fork_without_signal() -> std::io::Result<i32> {
     }
 }
 
-/// Makes this process a helper: sets its name, closes what is the user's except standard error, and starts a session.
-pub fn settle(surroundings: &Surroundings) {
+/// Makes this process a helper: sets its name, closes what is the user's except standard error, and starts a session. The
+/// error: the program can keep it from running.
+pub fn settle(surroundings: &Surroundings) -> Result<(), String> {
     // SAFETY: the helper has parsed its command line, and copied what it needs.
     unsafe { title::set(TITLE) };
     surroundings.close();
@@ -145,6 +160,7 @@ pub fn settle(surroundings: &Surroundings) {
     share_heap();
     reset_signals();
     raise_limits();
+    scheduling::reset()
 }
 
 /// Gives all threads one heap, which grows in large steps: each heap and each step takes system calls and page faults.
@@ -195,6 +211,7 @@ fn reset_signals() {
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
     }
     let _ = fastpath_inject::lease::outlive_breaks();
+    parent::end_by_signals();
 }
 
 /// Replaces standard error by /dev/null: a pipe of the user's must close when the program ends, not when the helper

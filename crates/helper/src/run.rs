@@ -18,6 +18,7 @@ use fastpath_publish::{Offsets, Publisher};
 use crate::attendant;
 use crate::grant::{self, Purpose};
 use crate::log::Log;
+use crate::parent;
 use crate::policy::DaemonsPolicy;
 use crate::process::{self, Surroundings};
 use crate::timeline::Timeline;
@@ -142,9 +143,10 @@ impl Helper {
         }
         if self.program.require {
             let policy = self.policy();
-            process::settle(surroundings);
+            let is_scheduled = process::settle(surroundings);
             let (grant, mut publisher) = self.grant()?;
             if let Some(publisher) = &mut publisher {
+                is_scheduled?;
                 grant::begin(publisher, self.program.service.trust)?;
             }
             self.program.timeline.mark("start the helper, examine the counter");
@@ -154,9 +156,15 @@ impl Helper {
         let first = self.trace()?;
         self.program.timeline.mark("start the helper");
         let policy = self.policy();
-        process::settle(surroundings);
+        let is_scheduled = process::settle(surroundings);
         // The program runs from here on: without a grant it is released when this process ends.
         let (grant, publisher) = self.grant().inspect_err(|why| self.complain(why))?;
+        if let (Some(_), Err(why)) = (&publisher, is_scheduled) {
+            let name = &self.program.name;
+            (self.program.warn)(&format_args!(
+                "{name}: {why}: while it uses that, its clocks are the kernel's"
+            ));
+        }
         self.meet(first, policy, grant, publisher)
     }
 
@@ -211,6 +219,7 @@ impl Helper {
             mailbox: kept,
             clocks,
         } = grant;
+        let process = grant::pidfd(self.pid);
         let shown = page.try_clone().map_err(|e| format!("the page: {e}"))?;
         let mailbox = self.mailbox.clone();
         let (service, without_vdso) = (&self.program.service, self.program.without_vdso);
@@ -252,7 +261,9 @@ impl Helper {
             }
         }
         process::let_go_of_standard_error();
-        grant::stay_while(publisher.as_mut(), || mailbox.in_use());
+        let is_needed = || mailbox.in_use() && !parent::waits_for_helpers_only();
+        grant::stay_while(publisher.as_mut(), process.as_ref(), is_needed);
+        mailbox.close();
         Ok(())
     }
 

@@ -190,11 +190,11 @@ impl Keeper {
         self.report = Box::new(report);
     }
 
-    /// Sleeps until something is due, and does it. Returns true if `other` is readable.
-    pub(crate) fn turn(&mut self, other: BorrowedFd<'_>) -> bool {
+    /// Sleeps until something is due, and does it. Returns true if any of `others` is readable.
+    pub(crate) fn turn(&mut self, others: &[BorrowedFd<'_>]) -> bool {
         let wake = self.ask_next.map_or(self.next, |ask| ask.min(self.next));
         let timeout = wake.saturating_duration_since(Instant::now());
-        let (woken, by_other) = self.sleep(timeout, other);
+        let (woken, by_other) = self.sleep(timeout, others);
         if self.was_suspended() {
             self.measure_offsets_anew();
         }
@@ -270,16 +270,16 @@ impl Keeper {
         }
     }
 
-    fn sleep(&self, timeout: Duration, other: BorrowedFd<'_>) -> (Woken, bool) {
+    fn sleep(&self, timeout: Duration, others: &[BorrowedFd<'_>]) -> (Woken, bool) {
         let steps = self.steps.as_ref().map(AsFd::as_fd);
         let patrol = self.patrol.as_ref().map(AsFd::as_fd);
         let settings = match &self.settings {
             Settings::Watched(watch) => Some(watch.as_fd()),
             _ => None,
         };
-        let mut fds: Vec<_> = [steps, patrol, settings, Some(other)]
-            .into_iter()
-            .flatten()
+        let own = [steps, patrol, settings].into_iter().flatten();
+        let mut fds: Vec<_> = own
+            .chain(others.iter().copied())
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
             .collect();
         let ready = ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None).is_ok();
@@ -290,7 +290,8 @@ impl Keeper {
             by_patrol: by(patrol),
             by_settings: by(settings),
         };
-        (woken, by(Some(other)))
+        let by_other = others.iter().filter(|other| by(Some(**other))).count() > 0;
+        (woken, by_other)
     }
 
     /// Returns whether the machine was suspended since the last call, where offsets are in force.

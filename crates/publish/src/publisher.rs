@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -453,9 +453,17 @@ impl Publisher {
 
     /// Publishes as long as `goes_on`, called at least a few times a second, returns true.
     pub fn run(&mut self, mut goes_on: impl FnMut() -> bool) {
-        while goes_on() {
+        self.run_with(|| goes_on().then_some(None));
+    }
+
+    /// Publishes as long as `goes_on`, called at least a few times a second, returns something: a descriptor that ends
+    /// the sleep before the next call if it is readable, if there is one.
+    pub fn run_with<'a>(&mut self, mut goes_on: impl FnMut() -> Option<Option<BorrowedFd<'a>>>) {
+        while let Some(other) = goes_on() {
             self.turns.fetch_add(1, Ordering::Relaxed);
-            if self.keeper.turn(self.wake.as_fd()) {
+            let others = [Some(self.wake.as_fd()), other];
+            let others: Vec<_> = others.into_iter().flatten().collect();
+            if self.keeper.turn(&others) {
                 self.obey();
             }
         }

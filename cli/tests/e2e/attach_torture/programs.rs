@@ -218,6 +218,8 @@ fn a_process_whose_first_thread_has_ended_is_refused() {
         is_refused(detach(pid), 70, WITHOUT_LEADER);
         assert_eq!(Memory::open(thread), before, "cycle {cycle}");
     }
+    let doctor = finish(fastpath(&["doctor", &pid.0.to_string()]));
+    assert!(doctor.out.contains(WITHOUT_LEADER), "{doctor:#?}");
     has_done_its_work(running, pid, "ready");
 }
 

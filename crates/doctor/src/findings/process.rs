@@ -16,6 +16,12 @@ pub(super) fn from_facts(process: &Process, facts: &Facts) -> Vec<Finding> {
         let says = "the process is a kernel thread, which reads no clock through a vDSO".to_owned();
         return vec![finding("process-of-kernel", Severity::Unknown, says).proof(&status, "no memory of its own")];
     }
+    if process.first_thread_ended {
+        let says = "its first thread has ended, though others run: /proc does not show its memory any more".to_owned();
+        return vec![
+            finding("process-without-first-thread", Severity::Unknown, says).proof(&status, "a zombie with threads"),
+        ];
+    }
     if matches!(process.state, Some('Z' | 'X')) {
         return vec![
             finding("process-ended", Severity::Unknown, "the process has ended".to_owned()).proof(&status, "zombie"),

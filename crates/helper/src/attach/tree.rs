@@ -17,6 +17,7 @@ use super::Wanted;
 use crate::attendant;
 use crate::grant::{self, Purpose};
 use crate::log::Log;
+use crate::parent;
 use crate::process::{self, Surroundings};
 use crate::trial::Trial;
 
@@ -49,7 +50,8 @@ pub(crate) fn start(
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
         .map_err(|e| format!("socketpair: {e}"))?;
     process::start(|| {
-        process::settle(surroundings);
+        // What is attached may be scheduled differently.
+        let _ = process::settle(surroundings);
         process::let_go_of_standard_error();
         // The helper would wait for the end of its own copy of the parent's end.
         // SAFETY: this process never returns to code that uses `ours`.
@@ -103,6 +105,7 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
             ));
         }
     }
+    let process = grant::pidfd(pid);
     let mailbox = Arc::new(Shared::create().map_err(|e| e.to_string())?);
     let (grant, mut publisher) = granted(wanted, pid, &mailbox)?;
     let attendant = wanted.service.children.then(|| attendant(&grant, &mailbox, wanted));
@@ -116,15 +119,16 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
     .map_err(|e| format!("sendmsg: {e}"))?;
     // If it stayed open here, it would count as a process that maps it.
     drop(grant);
-    let needed = || !is_closed(channel) || mailbox.in_use();
+    let needed = || !is_closed(channel) || (mailbox.in_use() && !parent::waits_for_helpers_only());
     match (attendant, &publisher) {
         (Some(attendant), None) => attendant.serve_while(needed),
         (Some(attendant), Some(_)) => {
             process::spawn(move || attendant.serve())?;
-            grant::stay_while(publisher.as_mut(), needed);
+            grant::stay_while(publisher.as_mut(), process.as_ref(), needed);
         }
-        (None, _) => grant::stay_while(publisher.as_mut(), needed),
+        (None, _) => grant::stay_while(publisher.as_mut(), process.as_ref(), needed),
     }
+    mailbox.close();
     Ok(())
 }
 

@@ -604,6 +604,14 @@ fn threads_of_the_kernel_and_zombies_read_no_clocks() {
             },
             "process-ended",
         ),
+        (
+            Process {
+                state: Some('Z'),
+                first_thread_ended: true,
+                ..samples::process()
+            },
+            "process-without-first-thread",
+        ),
     ] {
         let mut facts = samples::healthy();
         facts.process = Some(process);
