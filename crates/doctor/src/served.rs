@@ -24,6 +24,9 @@ pub struct ServedPage {
     pub inode: u64,
     /// Number of processes that map it.
     pub processes: u64,
+    /// These processes.
+    #[serde(skip)]
+    pub pids: Vec<i32>,
     /// Contents of the page.
     pub facts: PageFacts,
 }
@@ -58,9 +61,11 @@ pub fn served(root: &Path) -> Served {
         let page = pages.entry(inode).or_insert(ServedPage {
             inode,
             processes: 0,
+            pids: Vec::new(),
             facts: PageFacts::default(),
         });
         page.processes += 1;
+        page.pids.extend(pid.parse::<i32>());
         if let Some(facts) = facts {
             page.facts = facts;
         }

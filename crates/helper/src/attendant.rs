@@ -13,7 +13,7 @@ use crate::process;
 use crate::trial::Trial;
 
 /// Starts the attendant that gives programs `page`, which answers `clocks`, and serves those that ask in `mailbox`.
-/// Without clocks, they only get the hook.
+/// Without clocks, they only get the hook. The calling thread must live as long as this process.
 pub(crate) fn start(
     page: OwnedFd,
     clocks: ClockSet,
@@ -37,8 +37,12 @@ pub(crate) fn start(
         scans: Cache::default(),
     };
     let attendant = Attendant::new(config, mailbox.clone());
-    let serving = attendant.clone();
-    process::spawn(move || serving.serve())?;
+    // Two: the thread that answers a request leaves another for the next.
+    for _ in 0..2 {
+        let serving = attendant.clone();
+        process::spawn(move || serving.serve())?;
+    }
+    mailbox.answer_until_this_thread_ends();
     attendant.prepare();
     Ok(attendant)
 }

@@ -34,12 +34,14 @@ pub mod redirection;
 pub mod region;
 mod remote;
 mod rescued_calls;
+mod robust;
 mod seccomp_filter;
 mod sites;
 mod stack;
 mod surgery;
 pub mod target;
 mod tracee;
+pub mod unserved;
 mod view;
 
 pub use error::{Error, Result};
