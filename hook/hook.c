@@ -38,9 +38,10 @@ enum { AT_FDCWD = -100 };
 #define PR_SET_PTRACER 0x59616d61
 #define CLONE_NEWTIME 0x80
 
-/* A publisher answers within a millisecond. One that was stopped before is detected by its stale page; this limits
- * the wait when it stops in between. */
-#define TIMEOUT_NS 100000000L
+/* An attendant answers within a millisecond if it gets a CPU. A thread that waits for it looks at intervals of LOOK_MS
+ * whether it lives, and gives up after LONGEST_WAIT_MS: the attendant was stopped. */
+#define LOOK_MS 100
+#define LONGEST_WAIT_MS 5000
 
 struct timespec {
 	long sec;
@@ -71,48 +72,32 @@ static int not_late_yet(const struct fp_anchor *newest, fp_u64 age) {
 	return age >> 32 == 0 && age * mult >> (shift & 63) < NOT_LATE_YET_NS;
 }
 
-static int has_anchor(void) { return __atomic_load_n(&fp_page.hres.copy[0].cap_cycles, __ATOMIC_RELAXED) != 0; }
-
-/* Returns whether the publisher is about to make its first anchor. A page that was withdrawn here has no header. */
-static int publisher_begins(void) {
-	return fp_page.header.magic && !__atomic_load_n(&fp_page.stats.withdrawn_reason, __ATOMIC_RELAXED) &&
-	       !load(&fp_mailbox.closed);
-}
-
-/* Returns whether the publisher is alive: its page is fresh, or is still to be seeded. */
+/* Returns whether the publisher keeps the page fresh. */
 static int publisher_is_alive(void) {
 	const struct fp_anchor *newest = &fp_page.hres.copy[0];
 	fp_u64 base = fp_load(&newest->base_cycles);
 	fp_u32 cap = __atomic_load_n(&newest->cap_cycles, __ATOMIC_RELAXED);
 	if (!cap)
-		return publisher_begins(); /* the counter may not even be readable */
+		return 0; /* the counter may not even be readable */
 	fp_u64 age = fp_counter_of(&fp_page) - base;
 	return age <= cap || not_late_yet(newest, age) || (long long)age < 0;
 }
 
-/* Waits until the attendant has handled the request. `freed` is the slot's count. */
-static void wait_for_attendant(struct fp_slot *slot, fp_u32 freed) {
-	const struct timespec timeout = {0, TIMEOUT_NS};
-	/* Takes back a request that the attendant has not seen; waits once more for one in progress. */
-	for (int timeouts = 0; timeouts < 2;) {
-		fp_u32 word = load(&slot->state);
-		if (word != (freed | FP_SLOT_REQUEST) && word != (freed | FP_SLOT_TAKEN))
-			return;
-		long r = fp_syscall4(FP_NR_futex, (long)&slot->state, FUTEX_WAIT, word, (long)&timeout);
-		if (r != -FP_ETIMEDOUT)
-			continue;
-		if (fp_state.more_timeouts) {
-			fp_state.more_timeouts--;
-			continue;
-		}
-		if (exchange_if(&slot->state, freed | FP_SLOT_REQUEST, freed + FP_SLOT_ONCE_FREED)) {
-			/* Otherwise each exec would wait if the attendant died before its first anchor. */
-			if (!has_anchor())
-				__atomic_store_n(&fp_mailbox.closed, 1, __ATOMIC_RELEASE);
-			return;
-		}
-		timeouts++;
-	}
+static void count(enum fp_unserved reason) { __atomic_fetch_add(&fp_mailbox.unserved[reason], 1, __ATOMIC_RELAXED); }
+
+static int attendant_lives(void) {
+	const fp_u32 word = load(&fp_mailbox.attendant);
+
+	return word && !(word & FP_OWNER_DIED);
+}
+
+/* Waits until the word differs from `seen`, or it is time to look at the attendant. Returns the time to count, in
+ * milliseconds: a signal may end a wait at once, again and again. */
+static int wait_for_change(fp_u32 *word, fp_u32 seen) {
+	const struct timespec timeout = {0, LOOK_MS * 1000000L};
+	const long r = fp_syscall4(FP_NR_futex, (long)word, FUTEX_WAIT, seen, (long)&timeout);
+
+	return r == -FP_ETIMEDOUT ? LOOK_MS : 1;
 }
 
 static void ring(void) {
@@ -120,33 +105,103 @@ static void ring(void) {
 	fp_syscall4(FP_NR_futex, (long)&fp_mailbox.doorbell, FUTEX_WAKE, 1, 0);
 }
 
-static void ask(fp_u32 kind, fp_u64 dirfd, fp_u64 path, fp_u32 flags) {
-	const int may_be_late = fp_state.more_timeouts && !load(&fp_mailbox.closed);
+/* A process asks no attendant that has ended, or may not look at it, for a second time. */
+static void end_of_attendance(void) {
+	fp_state.unattended = 1;
+	count(FP_UNSERVED_GONE);
+}
 
-	if (fp_state.silent || !(may_be_late || publisher_is_alive()))
-		return;
-	for (int i = 0; i < FP_SLOTS; i++) {
-		struct fp_slot *slot = &fp_mailbox.slot[i];
-		fp_u32 freed = load(&slot->state);
-		if ((freed & FP_SLOT_STATE) != FP_SLOT_FREE ||
-		    !exchange_if(&slot->state, freed, freed | FP_SLOT_FILLING))
-			continue;
-		if (fp_state.ptracer)
-			fp_syscall4(FP_NR_prctl, PR_SET_PTRACER, fp_state.ptracer, 0, 0);
-		slot->kind = kind;
-		slot->tid = (fp_u32)fp_syscall4(FP_NR_gettid, 0, 0, 0, 0);
-		slot->flags = flags;
-		slot->path = path;
-		slot->dirfd = dirfd;
-		/* A thread that was stopped in between may have lost the slot. */
-		if (!exchange_if(&slot->state, freed | FP_SLOT_FILLING, freed | FP_SLOT_REQUEST))
+/* The attendant was stopped, or gets no CPU at all. No other request waits until it has run again. */
+static void give_up(void) {
+	__atomic_store_n(&fp_mailbox.late, 1, __ATOMIC_RELEASE);
+	count(FP_UNSERVED_LATE);
+}
+
+/* Waits until the attendant has handled the request, from `waited` on. `freed` is the slot's count. */
+static void wait_for_attendant(struct fp_slot *slot, fp_u32 freed, int waited) {
+	for (;;) {
+		fp_u32 word = load(&slot->state);
+		if (word != (freed | FP_SLOT_REQUEST) && word != (freed | FP_SLOT_TAKEN)) {
+			const fp_u32 refused = (freed & ~FP_SLOT_REFUSED) + FP_SLOT_ONCE_FREED + FP_SLOT_REFUSED;
+			if ((word & ~(fp_u32)FP_SLOT_STATE) == refused)
+				fp_state.unattended = 1;
 			return;
-		ring();
-		wait_for_attendant(slot, freed);
+		}
+		const int lives = attendant_lives();
+		if (lives && waited < LONGEST_WAIT_MS) {
+			waited += wait_for_change(&slot->state, word);
+			continue;
+		}
+		/* A request in progress is freed by the attendant. */
+		if (word == (freed | FP_SLOT_REQUEST) &&
+		    !exchange_if(&slot->state, word, (freed & ~FP_SLOT_REFUSED) + FP_SLOT_ONCE_FREED))
+			continue;
+		if (lives)
+			give_up();
+		else
+			end_of_attendance();
 		return;
 	}
-	/* The attendant frees the slots of killed threads. */
+}
+
+/* Returns a slot that this thread has claimed, and its count; null: all are in use. */
+static struct fp_slot *claim(fp_u32 *freed) {
+	for (int i = 0; i < FP_SLOTS; i++) {
+		struct fp_slot *slot = &fp_mailbox.slot[i];
+		*freed = load(&slot->state);
+		if ((*freed & FP_SLOT_STATE) == FP_SLOT_FREE &&
+		    exchange_if(&slot->state, *freed, *freed | FP_SLOT_FILLING))
+			return slot;
+	}
+	return 0;
+}
+
+static void ask(fp_u32 kind, fp_u64 dirfd, fp_u64 path, fp_u32 flags) {
+	struct fp_slot *slot;
+	fp_u32 freed;
+	int waited = 0;
+
+	if (fp_state.silent || fp_state.unattended)
+		return;
+	if (load(&fp_mailbox.late)) {
+		/* It clears this as soon as it runs. */
+		ring();
+		count(FP_UNSERVED_LATE);
+		return;
+	}
+	for (;;) {
+		if (!attendant_lives()) {
+			end_of_attendance();
+			return;
+		}
+		slot = claim(&freed);
+		if (slot)
+			break;
+		if (waited >= LONGEST_WAIT_MS) {
+			give_up();
+			return;
+		}
+		/* The attendant frees the slots of killed threads. */
+		fp_u32 *first = &fp_mailbox.slot[0].state;
+		fp_u32 seen = load(first);
+		ring();
+		if ((seen & FP_SLOT_STATE) != FP_SLOT_FREE)
+			waited += wait_for_change(first, seen);
+	}
+	if (fp_state.ptracer)
+		fp_syscall4(FP_NR_prctl, PR_SET_PTRACER, fp_state.ptracer, 0, 0);
+	slot->kind = kind;
+	slot->tid = (fp_u32)fp_syscall4(FP_NR_gettid, 0, 0, 0, 0);
+	slot->flags = flags;
+	slot->path = path;
+	slot->dirfd = dirfd;
+	/* A thread that was stopped in between may have lost the slot. */
+	if (!exchange_if(&slot->state, freed | FP_SLOT_FILLING, freed | FP_SLOT_REQUEST)) {
+		count(FP_UNSERVED_LATE);
+		return;
+	}
 	ring();
+	wait_for_attendant(slot, freed, waited);
 }
 
 static long long base_ns(const struct fp_anchor *anchor, unsigned base) {
@@ -190,7 +245,7 @@ static int set_clock(struct fp_call *call) {
 	const struct timespec a_moment = {0, LOOK_EVERY_NS};
 	long result;
 
-	if (fp_state.silent || !has_anchor() || !publisher_is_alive())
+	if (fp_state.silent || !publisher_is_alive())
 		return 0;
 	result = fp_syscall4((long)call->nr, (long)call->arg[0], (long)call->arg[1], 0, 0);
 	for (long look = 0; result >= 0 && look < MOST_LOOKS; look++) {
@@ -381,13 +436,7 @@ HIDDEN int fp_hook_call(struct fp_call *call) {
 
 /* Called once by fp_hook_entry, at the loader's jump to AT_ENTRY. Returns the program's real entry point. */
 HIDDEN unsigned long fp_hook_entered(void) {
-	const struct timespec timeout = {0, TIMEOUT_NS};
-
 	ask(FP_REQUEST_ENTRY, 0, 0, 0);
-	/* An exec right behind the entry is a request only if the page is fresh again. */
-	for (; fp_state.more_timeouts && !publisher_is_alive(); fp_state.more_timeouts--)
-		fp_syscall4(FP_NR_futex, (long)&fp_state.silent, FUTEX_WAIT, 0, (long)&timeout);
-	fp_state.more_timeouts = 0;
 	unsigned long entry = (unsigned long)fp_state.entry;
 	*(unsigned long *)(unsigned long)fp_state.entry_cell = entry; /* for getauxval(AT_ENTRY) */
 	return entry;

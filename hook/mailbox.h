@@ -22,7 +22,8 @@ enum fp_slot_state {
 	FP_SLOT_TAKEN = 3,   /* in progress; the attendant frees it, and the thread continues */
 	FP_SLOT_STATE = 7,   /* the mask of these */
 };
-#define FP_SLOT_ONCE_FREED 8u
+#define FP_SLOT_REFUSED 8u /* of the last request that was answered: no other of this process will be served */
+#define FP_SLOT_ONCE_FREED 16u
 
 enum fp_request_kind {
 	FP_REQUEST_EXEC = 1,  /* about to call execve or execveat */
@@ -40,12 +41,27 @@ struct fp_slot {
 
 #define FP_SLOTS 126
 
+/* Why a request was not served. */
+enum fp_unserved {
+	FP_UNSERVED_GONE = 0,    /* there is no attendant */
+	FP_UNSERVED_LATE = 1,    /* the attendant did not answer in time */
+	FP_UNSERVED_HIDDEN = 2,  /* the attendant may not look at the process */
+	FP_UNSERVED_REFUSED = 3, /* the program is of a kind that is not served */
+	FP_UNSERVED_FAILED = 4,  /* a system call failed */
+	FP_UNSERVED_REASONS = 5,
+};
+
+/* linux/futex.h: the kernel sets it in a robust futex when its owner ends. */
+#define FP_OWNER_DIED 0x40000000u
+
 struct fp_mailbox {
 	fp_u32 doorbell; /* futex: counts requests */
-	/* Not 0: no attendant answers. It matters as long as the page has had no anchor, by which the hook sees later
-	 * whether the attendant lives. */
-	fp_u32 closed;
-	fp_u32 reserved[14];
+	/* A robust futex of the attendant, which has FP_OWNER_DIED once it has ended, however that was. 0: none yet. */
+	fp_u32 attendant;
+	/* Not 0: the attendant did not answer a request in time, and has not run since. */
+	fp_u32 late;
+	fp_u32 unserved[FP_UNSERVED_REASONS]; /* numbers of requests, by fp_unserved */
+	fp_u32 reserved[8];
 	struct fp_slot slot[FP_SLOTS];
 };
 
@@ -54,7 +70,7 @@ struct fp_mailbox {
 struct fp_hook_state {
 	fp_u64 entry;      /* the program's real entry point */
 	fp_u64 entry_cell; /* address of AT_ENTRY's value on the stack */
-	/* Not 0: send no requests. A seccomp filter was installed here, or no attendant answers. */
+	/* Not 0: make no system calls. A seccomp filter was installed here, or there is no attendant. */
 	fp_u32 silent;
 	fp_u32 stack_lock; /* 1: a thread is on the page's stack */
 	/* Not 0: Yama requires that this PID is declared by PR_SET_PTRACER first. Here, where no other process can
@@ -64,10 +80,8 @@ struct fp_hook_state {
 	 * installed here, or the counter was forbidden, or that would not be noticed, because the libraries' calls are
 	 * not redirected yet. */
 	fp_u32 real_calls;
-	/* Timeouts after which the request at the entry is still not taken back, and not 0: it is made even if the page
-	 * is stale. A program that must be served with those that it executes waits for an attendant that gets no CPU.
-	 */
-	fp_u32 more_timeouts;
+	/* Not 0: the attendant has ended, or may not look at this process. */
+	fp_u32 unattended;
 	fp_u32 reserved;
 	/* What entry_cell points to where the kernel executed the dynamic linker itself, which moves AT_ENTRY. */
 	fp_u64 no_cell;

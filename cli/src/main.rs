@@ -35,6 +35,7 @@ mod rescue_hint;
 mod run;
 mod shell;
 mod trace;
+mod unserved;
 mod version;
 
 use std::ffi::{CStr, OsString, c_char, c_int};

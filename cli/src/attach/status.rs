@@ -15,6 +15,7 @@ use crate::document;
 use crate::exit;
 use crate::live::{self, Screen};
 use crate::output;
+use crate::unserved::{self, UnservedRequests};
 
 /// The document that `--json` prints; later versions of the same schema only add fields.
 #[derive(Serialize, schemars::JsonSchema)]
@@ -86,6 +87,9 @@ struct Served {
     publisher: Option<u32>,
     /// Whether that process is alive.
     publisher_is_alive: Option<bool>,
+    /// The requests of its tree that were not served.
+    #[serde(default)]
+    unserved: Option<UnservedRequests>,
 }
 
 /// How a process got its page.
@@ -226,6 +230,8 @@ fn text(status: &Status) -> String {
             outside.join(", ")
         ));
     }
+    let counted = status.processes.iter().map(|served| (served.pid, &served.unserved));
+    text.extend(unserved::sentences(counted).iter().map(|line| output::fitted(line)));
     if status.unreadable > 0 {
         // SAFETY: geteuid takes nothing and cannot fail.
         let is_root = unsafe { libc::geteuid() } == 0;
@@ -430,6 +436,7 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
         fallbacks: experience.as_ref().map(|e| e.withdrawals),
         withdrawn: experience.and_then(|e| e.withdrawn),
         publisher,
+        unserved: UnservedRequests::read(memory_of(pid), maps),
         publisher_is_alive: publisher.map(|pid| std::path::Path::new(&format!("/proc/{pid}")).exists()),
     })
 }

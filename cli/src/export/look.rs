@@ -9,6 +9,7 @@ use fastpath_measure::{CallVerdict, Clock, Functions, Histogram, Path, Probe, pr
 use fastpath_publish::evidence::Trust;
 
 use super::metrics::{Family, Kind};
+use crate::unserved;
 use crate::version;
 
 /// Time for which doctor's findings are kept.
@@ -68,6 +69,7 @@ impl Looks {
                 .unwrap_or_default(),
         );
         families.extend(publishers(&served, self.refreshes.add(&served.pages)));
+        families.push(unserved_requests(&served));
         families.extend(of_ourselves(self.looks, begun.elapsed()));
         families
     }
@@ -349,6 +351,19 @@ fn publishers(served: &Served, anchors: u64) -> Vec<Family> {
     vec![pages, processes, refreshes, residual, age, unreadable]
 }
 
+fn unserved_requests(served: &Served) -> Family {
+    let mut family = Family::new(
+        "fastpath_unserved_requests",
+        Kind::Gauge,
+        "Requests that were not served, in trees of processes that run, by reason.",
+    );
+    let pids = served.pages.iter().flat_map(|page| &page.pids);
+    for (reason, count) in unserved::totals(pids.copied()) {
+        family.add(&[("reason", reason)], count as f64);
+    }
+    family
+}
+
 fn of_ourselves(looks: u64, took: Duration) -> Vec<Family> {
     let mut build = Family::new("fastpath_build", Kind::Info, "The version of this fastpath.");
     let commit = version::COMMIT.unwrap_or("unknown");
@@ -390,6 +405,7 @@ mod tests {
         ServedPage {
             inode,
             processes: 2,
+            pids: Vec::new(),
             facts,
         }
     }

@@ -112,6 +112,7 @@ fn a_lost_path_and_a_restored_one_are_exported() {
         value(&text, "fastpath_clock_path{clock=\"MONOTONIC\",path=\"fastpath\"}") == 1.0
     });
     assert!(value(&text, "fastpath_served_processes{state=\"serving\"}") >= 1.0);
+    assert!(value(&text, "fastpath_unserved_requests{reason=\"late\"}") >= 0.0);
     assert!(value(&text, "fastpath_publisher_pages{state=\"serving\"}") >= 1.0);
     back.end();
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use fastpath_inject::MAILBOX_MAPPED_NAME;
 
 use crate::common::clock_calls::{fewest_clock_calls, makes_clock_calls};
+use crate::common::processes::holds_within;
 use crate::common::{
-    Pid, Running, fastpath, finish, helper_program, program, program_32, served, served_without_vdso, start, torture,
-    wait_until,
+    Pid, Running, SERVED, fastpath, finish, helper_program, needs_root, program, program_32, served,
+    served_without_vdso, start, tool, torture, wait_until,
 };
 
 /// Longer than an anchor is valid.
@@ -73,26 +74,102 @@ fn reads_ask_the_kernel_while_the_helper_is_stopped() {
 }
 
 #[test]
-fn programs_start_without_delay_while_the_helper_is_stopped_or_gone() {
-    for signal in [libc::SIGSTOP, libc::SIGKILL] {
-        let directory = tempfile::tempdir().expect("a directory");
-        let go = directory.path().join("go");
-        let script = "while [ ! -e \"$0\" ]; do :; done; \
-            for i in 1 2 3 4 5 6 7 8 9 10; do sh -c 'exit 3' || /bin/true; done; echo $?; while [ -e \"$0\" ]; do :; done";
-        let (running, helper) = busy(&["sh", "-c", script, go.to_str().expect("UTF-8")]);
-        helper.signal(signal);
-        std::thread::sleep(ANCHOR_IS_OLD);
-        let before = requests(running.pid());
-        std::fs::write(&go, "").expect("write");
-        wait_until("the last program's end", || running.out_so_far() == "0\n");
-        let after = requests(running.pid());
-        helper.signal(libc::SIGCONT);
-        // A thread that sends no request does not wait for an answer.
-        assert_eq!(after, before, "requests to a helper that does not answer");
-        std::fs::remove_file(&go).expect("remove");
-        running.finish().expect_success();
-        wait_until("the helper's end", || !helper.exists());
-    }
+fn programs_start_without_delay_once_the_helper_is_gone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let go = directory.path().join("go");
+    let script = "while [ ! -e \"$0\" ]; do :; done; \
+        for i in 1 2 3 4 5 6 7 8 9 10; do sh -c 'exit 3' || /bin/true; done; echo $?; while [ -e \"$0\" ]; do :; done";
+    let (running, helper) = busy(&["sh", "-c", script, go.to_str().expect("UTF-8")]);
+    helper.signal(libc::SIGKILL);
+    wait_until("the helper's end", || !helper.exists());
+    let before = requests(running.pid());
+    std::fs::write(&go, "").expect("write");
+    wait_until("the last program's end", || running.out_so_far() == "0\n");
+    // A thread that sends no request does not wait for an answer.
+    assert_eq!(requests(running.pid()), before, "requests to a helper that is gone");
+    assert_ne!(unserved(running.pid(), "gone"), 0);
+    std::fs::remove_file(&go).expect("remove");
+    running.finish().expect_success();
+}
+
+/// Returns how many requests of a process's tree were not served for a reason, as `fastpath status` reports it.
+fn unserved(pid: Pid, reason: &str) -> u64 {
+    let status = finish(fastpath(&["status", "--json"])).expect_success();
+    let document: serde_json::Value = serde_json::from_str(&status.out).expect("JSON");
+    let processes = document["processes"].as_array().expect("processes");
+    let process = processes.iter().find(|process| process["pid"] == pid.0);
+    let unserved = &process.expect("the process")["unserved"]["requests"];
+    unserved[reason].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn a_program_waits_for_a_helper_that_gets_no_cpu() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let go = directory.path().join("go");
+    let script = "while [ ! -e \"$0\" ]; do :; done; grep -c memfd:fastpath-page /proc/self/maps; true";
+    let (running, helper) = busy(&["sh", "-c", script, go.to_str().expect("UTF-8")]);
+    helper.signal(libc::SIGSTOP);
+    std::thread::sleep(ANCHOR_IS_OLD);
+    std::fs::write(&go, "").expect("write");
+    std::thread::sleep(Duration::from_millis(500));
+    helper.signal(libc::SIGCONT);
+    running.finish().expect_success().expect_output("1");
+}
+
+#[test]
+fn programs_wait_once_for_a_helper_that_stays_stopped() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let go = directory.path().join("go");
+    let script = "while [ ! -e \"$0\" ]; do :; done; for i in 1 2 3 4 5 6 7 8 9 10; do /bin/true; done; echo waited; \
+        while [ -e \"$0\" ]; do :; done; grep -c memfd:fastpath-page /proc/self/maps; true";
+    let (running, helper) = busy(&["sh", "-c", script, go.to_str().expect("UTF-8")]);
+    helper.signal(libc::SIGSTOP);
+    let begun = std::time::Instant::now();
+    std::fs::write(&go, "").expect("write");
+    let waited = holds_within(Duration::from_secs(30), || running.out_so_far() == "waited\n");
+    let took = begun.elapsed();
+    let late = unserved(running.pid(), "late");
+    helper.signal(libc::SIGCONT);
+    // It is served again once it runs.
+    std::thread::sleep(ANCHOR_IS_OLD);
+    std::fs::remove_file(&go).expect("remove");
+    running.finish().expect_success().expect_output("waited\n1");
+    assert!(waited && late == 10, "{took:?}, {late} late");
+    // LONGEST_WAIT_MS of hook.c, and time for ten programs to start.
+    assert!(took < Duration::from_secs(9), "{took:?}");
+}
+
+#[test]
+fn programs_that_the_helper_may_not_look_at_are_not_delayed_and_counted() {
+    let (Some(()), Some(_)) = (needs_root(), tool("setpriv")) else {
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = "setpriv --reuid 65534 --clear-groups true; echo ran; while [ -e \"$0\" ]; do :; done";
+    let mut run = std::process::Command::new("setpriv");
+    let caps = "-sys_ptrace,-sys_admin,-perfmon";
+    run.args([
+        "--bounding-set",
+        caps,
+        "--inh-caps",
+        caps,
+        env!("CARGO_BIN_EXE_fastpath"),
+    ]);
+    // execvp asks for each directory.
+    let path = format!("{}/bin:/usr/bin", "/none:".repeat(20));
+    run.args(SERVED)
+        .args(["sh", "-c", script])
+        .arg(directory.path())
+        .env("PATH", path);
+    let begun = std::time::Instant::now();
+    let running = start(run);
+    wait_until("the program without rights", || running.out_so_far() == "ran\n");
+    let took = begun.elapsed();
+    let hidden = unserved(running.pid(), "hidden");
+    drop(directory);
+    running.finish().expect_success();
+    assert_eq!(hidden, 1);
+    assert!(took < Duration::from_millis(2_500), "{took:?}");
 }
 
 /// Returns the number of requests to a program's helper: its mailbox's doorbell counts them.

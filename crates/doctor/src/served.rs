@@ -24,6 +24,9 @@ pub struct ServedPage {
     pub inode: u64,
     /// Number of processes that map it.
     pub processes: u64,
+    /// These processes.
+    #[serde(skip)]
+    pub pids: Vec<i32>,
     /// Contents of the page.
     pub facts: PageFacts,
 }
@@ -59,15 +62,17 @@ pub fn served(root: &Path) -> Served {
         }
         serde_json::to_vec(&looked).unwrap_or_default()
     };
-    for (_, json) in fastpath_os::look_at_all(&pids, TIMEOUT, look) {
+    for (pid, json) in fastpath_os::look_at_all(&pids, TIMEOUT, look) {
         match json.and_then(|json| serde_json::from_slice(&json).ok()) {
             Some(Looked::Page(inode, facts)) => {
                 let page = pages.entry(inode).or_insert(ServedPage {
                     inode,
                     processes: 0,
+                    pids: Vec::new(),
                     facts: PageFacts::default(),
                 });
                 page.processes += 1;
+                page.pids.push(pid);
                 if let Some(facts) = facts {
                     page.facts = *facts;
                 }

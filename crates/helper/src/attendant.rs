@@ -12,7 +12,7 @@ use crate::policy::DaemonsPolicy;
 use crate::process;
 use crate::trial::Trial;
 
-/// Starts the attendant of [`new`], in a thread of its own.
+/// Starts the attendant of [`new`], in threads of its own. The calling thread must live as long as this process.
 pub(crate) fn start(
     page: OwnedFd,
     clocks: ClockSet,
@@ -23,8 +23,12 @@ pub(crate) fn start(
     without_vdso: bool,
 ) -> Result<Arc<Attendant>, String> {
     let attendant = new(page, clocks, mailbox, service, policy, trial, without_vdso);
-    let serving = attendant.clone();
-    process::spawn(move || serving.serve())?;
+    // Two: the thread that answers a request leaves another for the next.
+    for _ in 0..2 {
+        let serving = attendant.clone();
+        process::spawn(move || serving.serve())?;
+    }
+    mailbox.answer_until_this_thread_ends();
     attendant.prepare();
     Ok(attendant)
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fastpath_daemon::Service;
 use fastpath_inject::Shared;
-use fastpath_inject::attendant::{Fate, First};
+use fastpath_inject::attendant::{Attendant, Fate, First};
 use fastpath_page::{ClockSet, Grant};
 use fastpath_publish::{Offsets, Publisher};
 
@@ -150,22 +150,28 @@ impl Helper {
                 grant::begin(publisher, self.program.service.trust)?;
             }
             self.program.timeline.mark("start the helper, examine the counter");
+            let attendant = self.attendant(policy, &grant)?;
+            // The last that may fail. From here on, the program is served or does not run.
             let first = self.trace()?;
-            return self.meet(first, policy, grant, publisher);
+            return self.meet(first, &attendant, grant, publisher);
         }
         let first = self.trace()?;
         self.program.timeline.mark("start the helper");
         let policy = self.policy();
         let is_scheduled = process::settle(surroundings);
         // The program runs from here on: without a grant it is released when this process ends.
-        let (grant, publisher) = self.grant().inspect_err(|why| self.complain(why))?;
+        let prepared = self.grant().and_then(|(grant, publisher)| {
+            let attendant = self.attendant(policy, &grant)?;
+            Ok((attendant, grant, publisher))
+        });
+        let (attendant, grant, publisher) = prepared.inspect_err(|why| self.complain(why))?;
         if let (Some(_), Err(why)) = (&publisher, is_scheduled) {
             let name = &self.program.name;
             (self.program.warn)(&format_args!(
                 "{name}: {why}: while it uses that, its clocks are the kernel's"
             ));
         }
-        self.meet(first, policy, grant, publisher)
+        self.meet(first, &attendant, grant, publisher)
     }
 
     /// Returns the policy of the host's daemon, which decides at each exec. The path of its socket may be relative to the
@@ -182,7 +188,7 @@ impl Helper {
 
     /// Traces the program, and lets it execute its file.
     fn trace(&mut self) -> Result<First, String> {
-        let first = First::seize(self.pid);
+        let first = First::seize(self.pid, self.program.require);
         let answer = match &first {
             Ok(_) => "ok".to_owned(),
             Err(e) => format!("tracing is not possible here: {e}{}", advice()),
@@ -206,25 +212,29 @@ impl Helper {
         Ok((grant, Some(publisher)))
     }
 
+    /// Starts the attendant that gives programs the page of the grant.
+    fn attendant(&mut self, policy: Option<DaemonsPolicy>, grant: &Grant) -> Result<Arc<Attendant>, String> {
+        let page = grant.page.try_clone().map_err(|e| format!("the page: {e}"))?;
+        let (service, without_vdso) = (&self.program.service, self.program.without_vdso);
+        let trial = std::mem::take(&mut self.trial);
+        attendant::start(page, grant.clocks, &self.mailbox, service, policy, trial, without_vdso)
+    }
+
     /// Installs in the program at its exec, and serves it and its descendants as long as there are some.
     fn meet(
         &mut self,
         first: First,
-        policy: Option<DaemonsPolicy>,
+        attendant: &Attendant,
         grant: Grant,
         mut publisher: Option<Publisher>,
     ) -> Result<(), String> {
         let Grant {
-            page,
+            page: shown,
             mailbox: kept,
-            clocks,
+            ..
         } = grant;
         let process = grant::pidfd(self.pid);
-        let shown = page.try_clone().map_err(|e| format!("the page: {e}"))?;
         let mailbox = self.mailbox.clone();
-        let (service, without_vdso) = (&self.program.service, self.program.without_vdso);
-        let trial = std::mem::take(&mut self.trial);
-        let attendant = attendant::start(page, clocks, &mailbox, service, policy, trial, without_vdso)?;
         let timeline = RefCell::new(std::mem::replace(&mut self.program.timeline, Timeline::start(false)));
         let before = || {
             timeline.borrow_mut().mark("exec");
@@ -253,7 +263,6 @@ impl Helper {
             if mailbox.in_use()
                 && let Err(why) = grant::begin(publisher, self.program.service.trust)
             {
-                mailbox.close();
                 if is_served.get() {
                     (self.program.warn)(&format_args!("{why}; {} stays on the kernel's path", self.program.name));
                 }
@@ -263,7 +272,6 @@ impl Helper {
         process::let_go_of_standard_error();
         let is_needed = || mailbox.in_use() && !parent::waits_for_helpers_only();
         grant::stay_while(publisher.as_mut(), process.as_ref(), is_needed);
-        mailbox.close();
         Ok(())
     }
 

@@ -4,8 +4,9 @@
 //! without fastpath. Each visit has a thread of its own, because ptrace(2) belongs to a thread.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStringExt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use crate::maps;
 use crate::region;
 use crate::target::{self, Status};
 use crate::tracee::{Stop, Tracee, Until};
+use crate::unserved::Unserved;
 use crate::view::View;
 
 /// Longest path that execve takes (limits.h: PATH_MAX).
@@ -39,6 +41,8 @@ const FIRST_LOOK: Duration = Duration::from_millis(8);
 const LATE_LOOKS: Duration = Duration::from_secs(1);
 /// Time after which a thread without a request ends, if another one waits for the next.
 const IDLE: Duration = Duration::from_secs(2);
+/// Most ancestors that are looked at.
+const MOST_GENERATIONS: u32 = 64;
 
 /// Most threads that wait for requests; a thread that has answered one ends if there are as many.
 const MOST_IDLE: usize = 2;
@@ -48,7 +52,7 @@ const MOST_IDLE: usize = 2;
 pub enum Fate {
     /// It starts.
     Run,
-    /// It ends with this status instead.
+    /// It ends with this status instead. It must have been traced as one that must be served.
     Exit(u8),
 }
 
@@ -56,9 +60,12 @@ pub enum Fate {
 pub struct First(Tracee);
 
 impl First {
-    /// Traces the process `pid`.
-    pub fn seize(pid: i32) -> Result<First> {
-        seize(pid).map(First)
+    /// Traces the process `pid`. If `must_be_served`, the kernel kills it if this thread ends before it has let the
+    /// program go on.
+    pub fn seize(pid: i32, must_be_served: bool) -> Result<First> {
+        let mut options = Options::PTRACE_O_TRACEEXEC;
+        options.set(Options::PTRACE_O_EXITKILL, must_be_served);
+        Tracee::seize(pid, pid, options).map(First)
     }
 }
 
@@ -70,6 +77,8 @@ pub struct Attendant {
     idle: AtomicUsize,
     /// Thread that waits for a request where no other does ([`Attendant::serve_while`]).
     keeper: OnceLock<Thread>,
+    /// Process of the first program; 0: none.
+    first: AtomicI32,
 }
 
 impl Attendant {
@@ -80,6 +89,7 @@ impl Attendant {
             mailbox,
             idle: AtomicUsize::new(0),
             keeper: OnceLock::new(),
+            first: AtomicI32::new(0),
         })
     }
 
@@ -100,6 +110,7 @@ impl Attendant {
         installed: impl FnOnce(&Result<Option<String>>) -> Fate,
     ) -> bool {
         let First(mut tracee) = first;
+        self.first.store(tracee.pid(), Ordering::Relaxed);
         let done = match self.wait_for_exec(&mut tracee, false) {
             // The process ended without an exec, and reported the reason itself.
             Ok(false) => return false,
@@ -113,10 +124,9 @@ impl Attendant {
             Err(e) => Err(e),
         };
         if let Fate::Exit(status) = installed(&done) {
-            // If even that fails the program runs, as without --require.
-            if tracee.exit(status).is_ok() {
-                return false;
-            }
+            // If even that fails, the end of this thread kills it.
+            let _ = tracee.exit(status);
+            return false;
         }
         let runs = tracee.detach(0).is_ok();
         if runs {
@@ -151,6 +161,7 @@ impl Attendant {
                 continue;
             }
             let seen = self.mailbox.doorbell();
+            self.mailbox.runs();
             let Some(taken) = self.mailbox.take() else {
                 let are_held = self.mailbox.free_abandoned(&mut held, ABANDONED);
                 let longest = if are_held { ABANDONED / 2 } else { every };
@@ -165,6 +176,7 @@ impl Attendant {
                 }
             };
             if start(answers).is_err() {
+                self.mailbox.count(Unserved::Failed);
                 self.mailbox.go(&taken);
             }
         }
@@ -177,6 +189,7 @@ impl Attendant {
         let mut idle_since = Instant::now();
         loop {
             let seen = self.mailbox.doorbell();
+            self.mailbox.runs();
             let Some(taken) = self.mailbox.take() else {
                 let are_held = self.mailbox.free_abandoned(&mut held, ABANDONED);
                 let until_end = self.keeper.get().map(|_| IDLE);
@@ -193,6 +206,7 @@ impl Attendant {
                 let next = self.clone();
                 if start(move || next.follow()).is_err() {
                     // Without a thread that would wait for the next request, this one does.
+                    self.mailbox.count(Unserved::Failed);
                     self.mailbox.go(&taken);
                     continue;
                 }
@@ -221,52 +235,104 @@ impl Attendant {
             mailbox: &self.mailbox,
             taken: Some(taken),
         };
-        match taken.request {
-            Request::Exec { path, dirfd, flags } => self.meet(&mut waiting, &taken, path, dirfd, flags),
-            Request::Entry => self.revisit(&taken),
-        }
+        let asker = match self.find(&taken) {
+            Ok(asker) => asker,
+            Err(unserved) => {
+                if let Some(why) = unserved {
+                    waiting.refuse(why);
+                }
+                return Ok(());
+            }
+        };
+        let answered = match taken.request {
+            Request::Exec { path, dirfd, flags } => self.meet(&mut waiting, asker, path, dirfd, flags),
+            Request::Entry => self.revisit(asker),
+        };
+        answered.inspect_err(|why| {
+            if let Some(why) = unserved(why) {
+                self.mailbox.count(why);
+            }
+        })
     }
 
     /// Returns the thread that asked. The mailbox may contain anything, so a thread counts as the one that asked only if
-    /// it waits for the answer, on the futex of that slot: no other thread is stopped.
-    fn find(&self, taken: &Taken) -> Result<Asker> {
+    /// it waits for the answer, on the futex of that slot: no other thread is stopped. The error: why none will be
+    /// found, unless it has ended.
+    fn find(&self, taken: &Taken) -> std::result::Result<Asker, Option<Unserved>> {
         let begun = Instant::now();
         let mut nap = FIRST_NAP;
         while begun.elapsed() < ABANDONED {
-            if let Some(asker) = self.asker(taken.tid, taken) {
-                return Ok(asker);
+            let named = self.look(taken.tid, taken);
+            let is_ours = matches!(named, Look::Runs);
+            match named {
+                Look::Waits(asker) => return Ok(asker),
+                Look::Hidden if self.is_descendant(taken.tid) => return Err(Some(Unserved::Hidden)),
+                _ => {}
             }
             // A thread in another PID namespace has a different number here. If two threads match, neither is accepted.
             // The search reads all of /proc: a thread of this number that maps the mailbox gets time to start waiting
             // first.
-            if nap == LONGEST_NAP || !self.is_ours(taken.tid) {
-                let mut others = threads_of_inner_namespaces(taken.tid).filter_map(|tid| self.asker(tid, taken));
-                if let (Some(asker), None) = (others.next(), others.next()) {
+            if nap == LONGEST_NAP || !is_ours {
+                let inner = threads_of_inner_namespaces(taken.tid).map(|tid| self.look(tid, taken));
+                let mut looks: Vec<Look> = inner.chain([named]).collect();
+                let (waits, is_there) = (Look::is_waiting, |look: &Look| {
+                    look.is_waiting() || matches!(look, Look::Runs)
+                });
+                if looks.iter().filter(|look| waits(look)).count() == 1
+                    && let Some(Look::Waits(asker)) = looks.iter().position(waits).map(|i| looks.swap_remove(i))
+                {
                     return Ok(asker);
+                }
+                // It asked before it was looked for, and waits for the answer: nothing will show it later.
+                if !looks.iter().any(is_there) {
+                    let is_hidden = looks.iter().any(|look| matches!(look, Look::Hidden));
+                    return Err(is_hidden.then_some(Unserved::Hidden));
                 }
             }
             // The thread rings before it waits. Once it has stopped waiting, the slot is no longer taken, or is about
             // to be freed.
             if !self.mailbox.is_taken(taken) {
-                break;
+                return Err(None);
             }
             thread::sleep(nap);
             nap = (nap * 2).min(LONGEST_NAP);
         }
-        Err(Error::Gone)
+        Err(Some(Unserved::Failed))
     }
 
-    fn is_ours(&self, tid: i32) -> bool {
-        maps::read(tid).is_ok_and(|maps| self.mailbox.mapping(&maps).is_some())
+    /// Returns whether a thread belongs to a descendant of the first program, which is most likely the one that asked: an
+    /// answer to a process that this one may not look at must not take the time of a search.
+    fn is_descendant(&self, mut pid: i32) -> bool {
+        let first = self.first.load(Ordering::Relaxed);
+        for _ in 0..MOST_GENERATIONS {
+            if pid <= 0 || pid == first {
+                break;
+            }
+            pid = status(pid).map_or(0, |status| status.number("PPid").unwrap_or(0));
+        }
+        pid > 0 && pid == first
     }
 
-    /// Returns a thread that waits for the answer to this request. Where the kernel does not show the futex, a thread
+    /// Looks whether a thread waits for the answer to this request. Where the kernel does not show the futex, a thread
     /// that maps the mailbox and waits on any counts, and its registers decide once it is stopped.
-    fn asker(&self, tid: i32, taken: &Taken) -> Option<Asker> {
-        let maps = maps::read(tid).ok()?;
-        let futex = self.mailbox.mapping(&maps)?.start + taken.offset();
-        let waits = target::waits_on_futex(tid, futex).unwrap_or_else(|| target::waits_on_some_futex(tid));
-        waits.then_some(Asker { tid, futex, maps })
+    fn look(&self, tid: i32, taken: &Taken) -> Look {
+        let maps = match maps::read(tid) {
+            Ok(maps) => maps,
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => return Look::Hidden,
+            Err(_) => return Look::Other,
+        };
+        let Some(mailbox) = self.mailbox.mapping(&maps) else {
+            return Look::Other;
+        };
+        let futex = mailbox.start + taken.offset();
+        // With CAP_PERFMON, this process may read the mappings of processes that it may not trace.
+        let Ok(waits) = target::waits_on_futex(tid, futex) else {
+            return Look::Hidden;
+        };
+        match waits.unwrap_or_else(|| target::waits_on_some_futex(tid)) {
+            true => Look::Waits(Asker { tid, futex, maps }),
+            false => Look::Runs,
+        }
     }
 
     /// Returns the address of the region in a process that maps this mailbox.
@@ -275,9 +341,9 @@ impl Attendant {
     }
 
     /// Traces a thread that waits in the hook, and stops it there.
-    fn stop(&self, taken: &Taken) -> Result<(Tracee, Vec<maps::Mapping>)> {
-        let Asker { tid, futex, maps } = self.find(taken)?;
-        let mut tracee = seize(tid)?;
+    fn stop(asker: Asker) -> Result<(Tracee, Vec<maps::Mapping>)> {
+        let Asker { tid, futex, maps } = asker;
+        let mut tracee = Tracee::seize(tid, tid, Options::PTRACE_O_TRACEEXEC)?;
         tracee.interrupt()?;
         loop {
             match tracee.wait()? {
@@ -288,15 +354,17 @@ impl Attendant {
             }
         }
         // The thread may have stopped waiting meanwhile, or the number may be another thread's.
-        if tracee.registers()?.repeats_wait_on_futex(futex) || target::waits_on_futex(tid, futex) == Some(true) {
+        if tracee.registers()?.repeats_wait_on_futex(futex)
+            || target::waits_on_futex(tid, futex).is_ok_and(|waits| waits == Some(true))
+        {
             return Ok((tracee, maps));
         }
         tracee.detach(0)?;
         Err(Error::Gone)
     }
 
-    fn meet(&self, waiting: &mut Waiting<'_>, taken: &Taken, path: u64, dirfd: i32, flags: u32) -> Result<()> {
-        let (mut tracee, _) = self.stop(taken)?;
+    fn meet(&self, waiting: &mut Waiting<'_>, asker: Asker, path: u64, dirfd: i32, flags: u32) -> Result<()> {
+        let (mut tracee, _) = Self::stop(asker)?;
         let pid = tracee.pid().to_string();
         let target = read_path(&mut tracee, path, flags);
         let checked = target.and_then(|path| {
@@ -376,8 +444,8 @@ impl Attendant {
         }
     }
 
-    fn revisit(&self, taken: &Taken) -> Result<()> {
-        let (mut tracee, maps) = self.stop(taken)?;
+    fn revisit(&self, asker: Asker) -> Result<()> {
+        let (mut tracee, maps) = Self::stop(asker)?;
         let done = self.see_to_libraries(&mut tracee, &maps);
         // Detach before the program is released.
         tracee.detach(0)?;
@@ -433,9 +501,36 @@ fn read_path(tracee: &mut Tracee, address: u64, flags: u32) -> Result<OsString> 
     Ok(OsString::from_vec(path))
 }
 
-/// Traces a thread until its exec.
-fn seize(tid: i32) -> Result<Tracee> {
-    Tracee::seize(tid, tid, Options::PTRACE_O_TRACEEXEC)
+/// Returns why a program is not served, for the counts. Nothing was to be served if the process has ended, or its exec
+/// fails as well: the shell's search for a program asks for each directory.
+fn unserved(why: &Error) -> Option<Unserved> {
+    match why {
+        Error::Gone => None,
+        Error::Io { source, .. } => match source.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied => None,
+            _ => Some(Unserved::Failed),
+        },
+        Error::Unsupported(_) => Some(Unserved::Refused),
+        Error::System { .. } | Error::Remote { .. } | Error::PlaceTaken => Some(Unserved::Failed),
+    }
+}
+
+/// What /proc shows of a thread.
+enum Look {
+    /// It waits for the answer.
+    Waits(Asker),
+    /// It maps the mailbox, and does not wait yet.
+    Runs,
+    /// This process may not look at it.
+    Hidden,
+    /// It is gone, or another process's.
+    Other,
+}
+
+impl Look {
+    fn is_waiting(&self) -> bool {
+        matches!(self, Look::Waits(_))
+    }
 }
 
 /// The thread that asked.
@@ -458,6 +553,13 @@ impl Waiting<'_> {
     fn go(&mut self) {
         if let Some(taken) = self.taken.take() {
             self.mailbox.go(&taken);
+        }
+    }
+
+    fn refuse(&mut self, why: Unserved) {
+        self.mailbox.count(why);
+        if let Some(taken) = self.taken.take() {
+            self.mailbox.refuse(&taken);
         }
     }
 }

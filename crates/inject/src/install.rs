@@ -28,10 +28,6 @@ use crate::surgery;
 use crate::target::Status;
 use crate::tracee::Tracee;
 
-/// Timeouts of 100 ms (`hook/hook.c`) that a program that must be served waits for the attendant at its entry. Beside 20
-/// busy processes on two CPUs, the attendant gets no CPU for 100 ms in one start of 150.
-const MORE_TIMEOUTS: u32 = 20;
-
 /// What every program of one `run` gets.
 pub struct InjectionConfig {
     /// Page, to be mapped read-only.
@@ -183,10 +179,7 @@ pub fn install(
         rescued_calls::add(pid, &program.maps, withheld, &plan, at, &mut calls, &config.scans)?;
     }
     plan.add(&calls.records, &calls.moved)?;
-    let mut start = program.start(config, at, &mut plan)?;
-    if must_see_execs && start.state.entry != 0 {
-        start.state.more_timeouts = MORE_TIMEOUTS;
-    }
+    let start = program.start(config, at, &mut plan)?;
     let region = Region {
         at,
         plan: &plan,

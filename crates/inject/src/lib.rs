@@ -34,6 +34,7 @@ pub mod redirection;
 pub mod region;
 mod remote;
 mod rescued_calls;
+mod robust;
 mod seccomp_filter;
 mod sites;
 #[cfg(test)]
@@ -43,6 +44,7 @@ mod stack;
 mod surgery;
 pub mod target;
 mod tracee;
+pub mod unserved;
 mod view;
 
 pub use error::{Error, Result};

@@ -16,6 +16,8 @@ use crate::lease::{self, Lease, MAILBOX_MAPPED_NAME};
 pub use crate::mailbox_layout::{HookState, Mailbox};
 use crate::mailbox_layout::{SLOTS, Slot};
 use crate::maps::{self, Mapping};
+use crate::robust;
+use crate::unserved::Unserved;
 
 /// State word of a slot; `hook/mailbox.h`.
 mod state {
@@ -23,17 +25,18 @@ mod state {
     pub const REQUEST: u32 = 2;
     pub const TAKEN: u32 = 3;
     pub const MASK: u32 = 7;
-    pub const ONCE_FREED: u32 = 8;
+    pub const REFUSED: u32 = 8;
+    pub const ONCE_FREED: u32 = 16;
 
     /// Returns the word of the same slot after it has been freed.
     pub fn freed(word: u32) -> u32 {
-        (word & !MASK).wrapping_add(ONCE_FREED)
+        (word & !(MASK | REFUSED)).wrapping_add(ONCE_FREED)
     }
 }
 
 /// Age at which an unchanged slot counts as abandoned: its owner was killed while it wrote its request, or has stopped
-/// waiting (the hook waits for 200 ms).
-pub const ABANDONED: Duration = Duration::from_secs(2);
+/// waiting (the hook waits for 5 s).
+pub const ABANDONED: Duration = Duration::from_secs(6);
 
 /// Request of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +94,7 @@ impl HookState {
             stack_lock,
             ptracer,
             real_calls,
-            more_timeouts,
+            unattended,
             reserved,
             no_cell,
         } = *self;
@@ -101,7 +104,7 @@ impl HookState {
             entry_cell,
             pair(silent, stack_lock),
             pair(ptracer, real_calls),
-            pair(more_timeouts, reserved),
+            pair(unattended, reserved),
             no_cell,
         ];
         words.iter().flat_map(|w| w.to_le_bytes()).collect()
@@ -214,9 +217,24 @@ impl Shared {
             .find(|m| m.inode == self.inode && m.name.starts_with(MAILBOX_MAPPED_NAME))
     }
 
-    /// Reports to the processes that no attendant answers, where the page does not show that: it never had an anchor.
-    pub fn close(&self) {
-        self.mailbox().closed.store(1, Ordering::Release);
+    /// Makes the calling thread the one whose end tells the processes that no attendant answers. No request is made
+    /// before. A thread does this for one mailbox.
+    pub fn answer_until_this_thread_ends(&self) {
+        // SAFETY: the mailbox is mapped until the process ends.
+        unsafe { robust::own(&raw const self.mailbox().attendant) };
+    }
+
+    /// Lets processes wait for answers again: the attendant runs.
+    pub fn runs(&self) {
+        let late = &self.mailbox().late;
+        if late.load(Ordering::Acquire) != 0 {
+            late.store(0, Ordering::Release);
+        }
+    }
+
+    /// Counts a request that is not served.
+    pub fn count(&self, why: Unserved) {
+        self.mailbox().unserved[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Sleeps until a request may be there, for `at_most` at the longest.
@@ -263,13 +281,18 @@ impl Shared {
 
     /// Frees the slot of a request, and releases the thread that asked.
     pub fn go(&self, taken: &Taken) {
-        self.free(taken.slot, taken.word);
+        self.free(taken.slot, taken.word, 0);
     }
 
-    fn free(&self, slot: usize, word: u32) {
+    /// The same for a process in which nothing will ever be served.
+    pub fn refuse(&self, taken: &Taken) {
+        self.free(taken.slot, taken.word, state::REFUSED);
+    }
+
+    fn free(&self, slot: usize, word: u32, refused: u32) {
         let state = &self.mailbox().slot[slot].state;
         // If the word differs, the slot belongs to another thread, or was freed already.
-        if exchange(state, word, state::freed(word)) {
+        if exchange(state, word, state::freed(word) | refused) {
             // It fails only for an address that is not mapped.
             let _ = futex::wake(state, BETWEEN_PROCESSES, i32::MAX as u32);
         }
@@ -284,7 +307,7 @@ impl Shared {
                 _ if word & state::MASK == state::FREE => None,
                 Some((seen, since)) if seen == word => {
                     if since.elapsed() > age {
-                        self.free(i, word);
+                        self.free(i, word, 0);
                     }
                     Some((seen, since))
                 }
@@ -320,7 +343,7 @@ mod tests {
             stack_lock: 4,
             ptracer: 5,
             real_calls: 6,
-            more_timeouts: 7,
+            unattended: 7,
             reserved: 8,
             no_cell: 9,
         };
@@ -339,11 +362,17 @@ mod tests {
         let taken = shared.take().unwrap();
         assert_eq!((taken.tid, shared.take()), (7, None));
         shared.go(&taken);
-        assert_eq!(slot.state.load(Ordering::Relaxed), 24 | state::FREE);
+        assert_eq!(slot.state.load(Ordering::Relaxed), 32 | state::FREE);
         // The slot belongs to another thread by now.
-        put(slot, 24, state::REQUEST);
+        put(slot, 32, state::REQUEST);
         shared.go(&taken);
-        assert_eq!(slot.state.load(Ordering::Relaxed), 24 | state::REQUEST);
+        assert_eq!(slot.state.load(Ordering::Relaxed), 32 | state::REQUEST);
+        // The answer to one request is not that to the next.
+        shared.refuse(&shared.take().unwrap());
+        assert_eq!(slot.state.load(Ordering::Relaxed), 48 | state::REFUSED);
+        put(slot, 48 | state::REFUSED, state::REQUEST);
+        shared.go(&shared.take().unwrap());
+        assert_eq!(slot.state.load(Ordering::Relaxed), 64);
     }
 
     #[test]
@@ -353,13 +382,13 @@ mod tests {
         let [left, used] = [0, 5].map(|i| &shared.mailbox().slot[i]);
         let mut held = Held::default();
         assert!(!shared.free_abandoned(&mut held, ABANDONED));
-        put(left, 8, FILLING);
-        put(used, 8, FILLING);
-        assert!(shared.free_abandoned(&mut held, ABANDONED));
+        put(left, 16, FILLING);
         put(used, 16, FILLING);
+        assert!(shared.free_abandoned(&mut held, ABANDONED));
+        put(used, 32, FILLING);
         assert!(shared.free_abandoned(&mut held, Duration::ZERO));
         let words = [left, used].map(|slot| slot.state.load(Ordering::Relaxed));
-        assert_eq!(words, [16 | state::FREE, 16 | FILLING]);
+        assert_eq!(words, [32 | state::FREE, 32 | FILLING]);
         shared.free_abandoned(&mut held, Duration::ZERO);
         assert!(!shared.free_abandoned(&mut held, ABANDONED));
     }

@@ -7,6 +7,9 @@ use std::sync::atomic::AtomicU64;
 /// Slots of one mailbox: the number of threads of one process tree that can ask at once.
 pub const SLOTS: usize = 126;
 
+/// Number of reasons for which requests are counted (`enum fp_unserved`).
+pub const UNSERVED_REASONS: usize = 5;
+
 /// One request. See `hook/mailbox.h`.
 #[repr(C)]
 pub struct Slot {
@@ -22,8 +25,10 @@ pub struct Slot {
 #[repr(C)]
 pub struct Mailbox {
     pub doorbell: AtomicU32,
-    pub closed: AtomicU32,
-    pub reserved: [AtomicU32; 14],
+    pub attendant: AtomicU32,
+    pub late: AtomicU32,
+    pub unserved: [AtomicU32; UNSERVED_REASONS],
+    pub reserved: [AtomicU32; 8],
     pub slot: [Slot; SLOTS],
 }
 
@@ -37,7 +42,7 @@ pub struct HookState {
     pub stack_lock: u32,
     pub ptracer: u32,
     pub real_calls: u32,
-    pub more_timeouts: u32,
+    pub unattended: u32,
     pub reserved: u32,
     pub no_cell: u64,
 }
@@ -52,7 +57,9 @@ pub fn fields() -> Vec<(&'static str, &'static str, usize)> {
         ("fp_slot", "path", offset_of!(Slot, path)),
         ("fp_slot", "dirfd", offset_of!(Slot, dirfd)),
         ("fp_mailbox", "doorbell", offset_of!(Mailbox, doorbell)),
-        ("fp_mailbox", "closed", offset_of!(Mailbox, closed)),
+        ("fp_mailbox", "attendant", offset_of!(Mailbox, attendant)),
+        ("fp_mailbox", "late", offset_of!(Mailbox, late)),
+        ("fp_mailbox", "unserved", offset_of!(Mailbox, unserved)),
         ("fp_mailbox", "slot", offset_of!(Mailbox, slot)),
         ("fp_hook_state", "entry", offset_of!(HookState, entry)),
         ("fp_hook_state", "entry_cell", offset_of!(HookState, entry_cell)),
@@ -60,7 +67,7 @@ pub fn fields() -> Vec<(&'static str, &'static str, usize)> {
         ("fp_hook_state", "stack_lock", offset_of!(HookState, stack_lock)),
         ("fp_hook_state", "ptracer", offset_of!(HookState, ptracer)),
         ("fp_hook_state", "real_calls", offset_of!(HookState, real_calls)),
-        ("fp_hook_state", "more_timeouts", offset_of!(HookState, more_timeouts)),
+        ("fp_hook_state", "unattended", offset_of!(HookState, unattended)),
         ("fp_hook_state", "no_cell", offset_of!(HookState, no_cell)),
     ]
 }

@@ -1,7 +1,7 @@
 //! Checks of a program before it starts: whether it may be served.
 
 use std::ffi::OsStr;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -175,11 +175,13 @@ pub fn proc_shows_this_namespace() -> Result<()> {
 }
 
 /// Returns whether a thread waits on the futex at `address` (proc_pid_syscall(5)). `None`: this kernel does not show the
-/// calls of threads (it takes CONFIG_HAVE_ARCH_TRACEHOOK, which User Mode Linux has not).
-pub fn waits_on_futex(tid: i32, address: u64) -> Option<bool> {
+/// calls of threads (it takes CONFIG_HAVE_ARCH_TRACEHOOK, which User Mode Linux has not). The error: this process may not
+/// look at the thread.
+pub fn waits_on_futex(tid: i32, address: u64) -> io::Result<Option<bool>> {
     match fastpath_os::text(tid, "syscall") {
-        Ok(text) => Some(is_wait_on_futex(&text, address)),
-        Err(_) => std::path::Path::new("/proc/self/syscall").exists().then_some(false),
+        Ok(text) => Ok(Some(is_wait_on_futex(&text, address))),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Err(e),
+        Err(_) => Ok(std::path::Path::new("/proc/self/syscall").exists().then_some(false)),
     }
 }
 

@@ -22,6 +22,39 @@ fn a_program_with_a_stack_of_64_kb_is_served_and_keeps_its_limit() {
     comes_to(|| limited("-s 64", &served(&["sh", "-c", &script])), 0, "64\n1");
 }
 
+/// Calls of the helper's start of which one is let fail, and the distance between two of them.
+#[cfg(target_arch = "x86_64")]
+const CALLS: std::ops::Range<u32> = 1..450;
+#[cfg(target_arch = "x86_64")]
+const EACH: usize = 9;
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_program_that_must_be_served_never_runs_unserved_whichever_call_of_its_helper_fails() {
+    let Some(failing) = crate::common::helper_program("failing-call", "cc", &[]) else {
+        return;
+    };
+    let failed = tempfile::NamedTempFile::new().expect("a file");
+    for call in CALLS.step_by(EACH) {
+        let errno = [libc::ENOMEM, libc::EPERM][call as usize / EACH % 2];
+        let mut run = Command::new(&failing);
+        run.args([&call.to_string(), &errno.to_string()]).arg(failed.path());
+        run.args([
+            env!("CARGO_BIN_EXE_fastpath"),
+            "run",
+            "--clocks",
+            "all",
+            "--require",
+            "--",
+        ]);
+        run.args(LEAF.split(' '));
+        let Outcome { out, .. } = finish(run);
+        assert_ne!(out, "0\n", "call {call} fails with {errno}");
+    }
+    let failures = failed.as_file().metadata().expect("its size").len();
+    assert!(failures > 20, "{failures}");
+}
+
 #[test]
 fn a_program_that_may_write_no_file_is_served_and_keeps_its_limit() {
     let script = format!("ulimit -f; {LEAF}");

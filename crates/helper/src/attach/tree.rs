@@ -128,7 +128,6 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
         }
         (None, _) => grant::stay_while(publisher.as_mut(), process.as_ref(), needed),
     }
-    mailbox.close();
     Ok(())
 }
 
@@ -160,6 +159,7 @@ fn attendant(grant: &Grant, mailbox: &Arc<Shared>, wanted: &Wanted) -> Result<Ar
     let page = grant.page.try_clone().map_err(|e| format!("the page: {e}"))?;
     let (policy, trial) = (wanted.policy.clone(), Trial::default());
     let attendant = attendant::new(page, grant.clocks, mailbox, &wanted.service, policy, trial, false);
+    mailbox.answer_until_this_thread_ends();
     attendant.prepare();
     Ok(attendant)
 }
