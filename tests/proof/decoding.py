@@ -32,6 +32,7 @@ X86_SPELLINGS = (
     (r"^(j|set|cmov)c ", r"\1b "),
     (r"^(j|set|cmov)nc ", r"\1ae "),
     (r"\*1(?=[+\]])", ""),
+    (r"^movabs ", "mov "),
 )
 ARM_SPELLINGS = (
     (r"\b(sb|sl|fp|ip|cr14)\b", lambda match: REGISTERS[match[1]]),
