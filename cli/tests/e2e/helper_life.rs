@@ -31,7 +31,9 @@ fn a_pipe_is_closed_when_the_program_ends_not_when_the_helper_does() {
             let outcome = running.finish().expect_success();
             let sleeper = Pid(format!("{}{}", outcome.out, outcome.err).trim().parse().expect("a PID"));
             wait_until("the sleeper's start", || sleeper.program() == "sleep");
-            let (is_served, helpers) = (sleeper.is_served(), Pid::helpers(&mark));
+            // It is named so from its exec on, at which it is stopped.
+            let is_served = holds_within(Duration::from_millis(200), || sleeper.is_served());
+            let helpers = Pid::helpers(&mark);
             sleeper.signal(libc::SIGKILL);
             wait_until("the helper's end", || Pid::helpers(&mark).is_empty());
             assert!(!is_served || helpers.len() == 1, "{script}: {helpers:?}");
@@ -162,7 +164,8 @@ fn the_helper_is_small() {
         .trim_end_matches(" kB")
         .parse()
         .expect("a number");
-    assert!(kib < 10 << 10, "{kib} KiB");
+    // With a C library of 2 MB, which is read and not mapped.
+    assert!(kib < 12 << 10, "{kib} KiB");
 }
 
 #[test]

@@ -97,8 +97,9 @@ fn an_init_that_ends_all_processes_finds_none_left() {
 fn a_helper_whose_init_is_detached_can_be_waited_for() {
     let script = format!(
         "subprocess.run([{:?}, 'detach', '1'], check=True, capture_output=True)\n\
-         time.sleep(.1)\n\
-         print(os.wait()[1])\n\
+         for tries in range(1000):\n\
+         \x20   try:\n        print(os.wait()[1])\n        break\n\
+         \x20   except ChildProcessError: time.sleep(.01)\n\
          print(open('/proc/1/task/1/children').read())",
         env!("CARGO_BIN_EXE_fastpath")
     );

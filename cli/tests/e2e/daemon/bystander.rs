@@ -469,8 +469,6 @@ impl Field {
         let of_fuse = [(); 2].map(|()| fuse_trap(fuse, NOBODY, "memfd:fastpath-region", None));
         if let [Some(one), Some(other)] = of_fuse {
             self.attach(&[fuse]);
-            wait_until_says(&one, "touched");
-            wait_until_says(&other, "touched");
             attacked("memory by FUSE that is attached", vec![one, other]);
         }
         if let Some(attacker) = trap(python, "fastpath-region") {

@@ -28,7 +28,9 @@ fn size(isa: Isa) -> usize {
 }
 
 impl Redirection {
-    /// Returns the address of a new stub for the function `entry` that goes to `target` in the image.
+    /// Returns the address of a new stub for the function `entry` that goes to `target` in the image. Where a vDSO has no
+    /// unused bytes, as User Mode Linux's, which copies a whole page, x86 entries go to the image directly: a program
+    /// that moves such a vDSO away is not protected.
     pub(super) fn add_stub(
         &mut self,
         isa: Isa,
@@ -43,7 +45,11 @@ impl Redirection {
         let lowest = stubs.map(|patch| (patch.address - entry.base) as usize).min();
         let tail = entry.code.len().next_multiple_of(PAGE_SIZE).checked_sub(tail::BYTES);
         let room = lowest.or(tail).and_then(|end| room(entry.code, end, size(isa)));
-        let at = entry.base + room.ok_or("its vDSO has no unused bytes")? as u64;
+        let at = match room {
+            Some(room) => entry.base + room as u64,
+            None if isa.is_x86() => return Ok(target),
+            None => return Err("its vDSO has no unused bytes".into()),
+        };
         let mut code = match isa {
             Isa::X86_64 => x86::stub(entry, target, at)?,
             Isa::I386 => x86::stub_of_32_bits(entry, function, target, at)?,
