@@ -12,7 +12,7 @@ use crate::document;
 use crate::exit;
 use crate::file;
 use crate::output::{self, Paint, note, wrapped};
-use crate::processes::{listed, none_is_called};
+use crate::processes::{listed, none_is_called, status_of_none};
 
 /// Time after which a long examination is explained, in ms: it is rare.
 const LONG_MS: libc::c_int = 2000;
@@ -51,7 +51,7 @@ pub fn run(options: &args::Doctor) -> i32 {
     if reports.is_empty() {
         if status == 0 {
             note(none_is_called(name));
-            status = exit::NO_SUCH_PROCESS;
+            status = status_of_none();
         }
         return status;
     }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::exit;
+
 /// Longest name in bytes that the kernel keeps of a process: `TASK_COMM_LEN` less the closing zero
 /// (include/linux/sched.h).
 const COMM_BYTES: usize = 15;
@@ -69,7 +71,23 @@ impl Named {
 
 /// Returns the message that no process has a name.
 pub fn none_is_called(name: &Named) -> String {
-    format!("no process is called {name} (`ps -e` lists them)")
+    listable()
+        .err()
+        .unwrap_or_else(|| format!("no process is called {name} (`ps -e` lists them)"))
+}
+
+/// Returns an error if processes cannot be listed: then that none was found means nothing.
+pub fn listable() -> Result<(), String> {
+    let listed = fastpath_os::processes().map(drop);
+    listed.map_err(|why| format!("processes cannot be listed: /proc: {why}; mount -t proc proc /proc"))
+}
+
+/// Returns the exit status where no process was found.
+pub fn status_of_none() -> i32 {
+    match listable() {
+        Ok(()) => exit::NO_SUCH_PROCESS,
+        Err(_) => exit::CANNOT_TELL,
+    }
 }
 
 /// Returns the first numbers, in words.

@@ -16,7 +16,7 @@ use crate::exit;
 use crate::file;
 use crate::live::{self, Screen};
 use crate::output::{self, nanoseconds, note, warn};
-use crate::processes::Named;
+use crate::processes::{self, Named};
 
 /// Runs the command; returns its exit status.
 pub fn run(options: &args::Trace) -> i32 {
@@ -24,7 +24,7 @@ pub fn run(options: &args::Trace) -> i32 {
         Ok(pid) => pid,
         Err(why) => {
             note(why);
-            return exit::NO_SUCH_PROCESS;
+            return processes::status_of_none();
         }
     };
     let whom = match (process, options.command.is_empty()) {

@@ -1,6 +1,7 @@
 //! Requests for programs that were then not served, as the trees of processes count them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
 use fastpath_inject::unserved::{Counts, Unserved};
 use fastpath_os::Mapping;
@@ -44,10 +45,14 @@ pub fn sentences<'a>(processes: impl Iterator<Item = (i32, &'a Option<UnservedRe
     first.map(sentence).collect()
 }
 
-/// Returns the sums for all trees of these processes, by reason.
-pub fn totals(pids: impl Iterator<Item = i32>) -> [(&'static str, u64); Unserved::ALL.len()] {
-    let read = |pid| Counts::read(pid, &fastpath_os::maps::read(pid).ok()?);
-    let trees: HashMap<u64, _> = pids.filter_map(read).map(|of| (of.tree, of.counts)).collect();
+/// Returns the sums for all trees of these processes, by reason. A process whose memory does not answer is left out.
+pub fn totals(pids: &[i32]) -> [(&'static str, u64); Unserved::ALL.len()] {
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    let read = |pid| Counts::read(pid, &fastpath_os::maps::read(pid).ok()?).map(|of| (of.tree, of.counts));
+    let look = |pid| serde_json::to_vec(&read(pid)).unwrap_or_default();
+    let looked = fastpath_os::look_at_all(pids, TIMEOUT, look).into_iter();
+    let counts = looked.filter_map(|(_, json)| serde_json::from_slice(&json?).ok()?);
+    let trees: HashMap<u64, [u32; Unserved::ALL.len()]> = counts.collect();
     Unserved::ALL.map(|(reason, name)| {
         let counts = trees.values().map(|counts| u64::from(counts[reason as usize]));
         (name, counts.sum())

@@ -197,6 +197,10 @@ pub fn detach(options: &args::Detach) -> i32 {
         }
     };
     let selected = if options.all {
+        if let Err(why) = processes::listable() {
+            note(why);
+            return exit::CANNOT_TELL;
+        }
         let all = Selected::found(super::status::attached());
         if all.pids.is_empty() {
             note_change(&options.quiet, "no process is attached");
@@ -299,8 +303,8 @@ impl Selected {
 
     fn add(&mut self, pids: Vec<i32>, missing: impl Fn() -> String) {
         if pids.is_empty() {
-            note(missing());
-            self.status = exit::NO_SUCH_PROCESS;
+            note(processes::listable().err().unwrap_or_else(&missing));
+            self.status = processes::status_of_none();
         }
         for pid in pids {
             if !self.pids.contains(&pid) {

@@ -15,6 +15,7 @@ use crate::document;
 use crate::exit;
 use crate::live::{self, Screen};
 use crate::output;
+use crate::processes;
 use crate::unserved::{self, UnservedRequests};
 
 /// The document that `--json` prints; later versions of the same schema only add fields.
@@ -107,10 +108,8 @@ pub fn status(options: &args::Status) -> i32 {
     if let Some(core) = &options.core {
         return super::core_file::print(core);
     }
-    if let Err(why) = fastpath_os::processes().map(drop) {
-        output::note(format_args!(
-            "status: processes cannot be listed: /proc: {why}; mount -t proc proc /proc"
-        ));
+    if let Err(why) = processes::listable() {
+        output::note(why);
         return exit::CANNOT_TELL;
     }
     match options.watch {

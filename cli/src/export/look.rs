@@ -357,8 +357,8 @@ fn unserved_requests(served: &Served) -> Family {
         Kind::Gauge,
         "Requests that were not served, in trees of processes that run, by reason.",
     );
-    let pids = served.pages.iter().flat_map(|page| &page.pids);
-    for (reason, count) in unserved::totals(pids.copied()) {
+    let pids: Vec<i32> = served.pages.iter().flat_map(|page| page.pids.clone()).collect();
+    for (reason, count) in unserved::totals(&pids) {
         family.add(&[("reason", reason)], count as f64);
     }
     family

@@ -3,7 +3,7 @@
 
 use fastpath_code::rescue::thunk::{Routine, Thunk, thunk, to_entry};
 use fastpath_code::rescue::window::Kind;
-use fastpath_code::rescue::{Calls, Window, analyse, analyse_all};
+use fastpath_code::rescue::{Calls, Reason, Site, Window, analyse, analyse_all};
 use fastpath_isa::Isa;
 
 const THUNK: u64 = 0x7f12_0000_0000;
@@ -62,4 +62,19 @@ fn the_first_byte_of_each_instruction_that_rescue_changes_stays() {
         }
     }
     assert!(thunks > 0, "this machine's libc has sites");
+}
+
+#[test]
+fn the_sites_of_a_file_without_section_headers_are_named_and_left_alone() {
+    let mut libc = libc();
+    let whole = analyse(&libc).unwrap().sites;
+    // e_shoff; e_shnum and e_shstrndx.
+    libc[0x28..0x30].fill(0);
+    libc[0x3c..0x40].fill(0);
+    let bare = analyse(&libc).unwrap().sites;
+    let left_alone = |site: &Site| site.window == Err(Reason::NoTables);
+    assert!(!bare.is_empty() && bare.iter().all(left_alone), "{bare:x?}");
+    let is_named = |site: &Site| bare.iter().any(|bare| bare.address == site.address);
+    assert!(whole.iter().all(is_named));
+    assert_eq!(analyse_all(&libc).sites, []);
 }

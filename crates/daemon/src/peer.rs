@@ -112,14 +112,14 @@ impl Peer {
         Ok((process, payer))
     }
 
-    /// Returns whether the client may act on a process of this user and payer: root may on all, and a container's root
-    /// on all of its container.
+    /// Returns whether the client may act on a process of this user and payer: root may on all, a container's root on all
+    /// of its container, and a user of a container, who is not the host's user with that number, on its own there.
     pub(crate) fn has_to_do_with(&self, uid: u32, payer: Payer) -> bool {
         match self.uid {
             // A daemon in a PID namespace of its own cannot see a client outside, and serves no process there; it only
             // reports its status.
             0 => self.payer.is_root() || self.payer == Payer::Unseen || self.payer == payer,
-            own => own == uid,
+            own => own == uid && (self.payer == payer || [Payer::User(own), Payer::Unseen].contains(&self.payer)),
         }
     }
 }
@@ -254,5 +254,23 @@ mod tests {
         };
         assert_eq!(container.process_of(pidfd.as_fd()).unwrap_err().code, Code::Denied);
         assert!(container.has_to_do_with(33, Payer::Container(1)));
+    }
+
+    #[test]
+    fn a_user_of_a_container_is_not_the_hosts_user_with_that_number() {
+        let peer = |payer| Peer {
+            pid: 7,
+            uid: 1001,
+            payer,
+        };
+        let (host, container) = (Payer::User(1001), Payer::Container(1));
+        assert!(peer(container).has_to_do_with(1001, container));
+        assert!(!peer(container).has_to_do_with(1001, host));
+        assert!(!peer(container).has_to_do_with(1001, Payer::Container(2)));
+        // A number that another user maps in its user namespace.
+        assert!(!peer(Payer::User(1002)).has_to_do_with(1001, host));
+        // The kernel lets it trace its processes in a container, too.
+        assert!(peer(host).has_to_do_with(1001, host) && peer(host).has_to_do_with(1001, container));
+        assert!(!peer(host).has_to_do_with(1002, container));
     }
 }

@@ -119,10 +119,9 @@ impl State {
         match Policy::read(&self.policy_file) {
             Ok(policy) => {
                 let policy = policy.unwrap_or_default();
-                say(
-                    Priority::Info,
-                    format_args!("the policy has {} rules now", policy.rules()),
-                );
+                let rules = policy.rules();
+                let s = if rules == 1 { "" } else { "s" };
+                say(Priority::Info, format_args!("the policy has {rules} rule{s} now"));
                 self.watcher.replace(policy);
                 self.policy_error = None;
             }

@@ -214,7 +214,7 @@ impl Shared {
     /// Returns the mailbox's mapping among the mappings of a process.
     pub fn mapping<'m>(&self, maps: &'m [Mapping]) -> Option<&'m Mapping> {
         maps.iter()
-            .find(|m| m.inode == self.inode && m.name.starts_with(MAILBOX_MAPPED_NAME))
+            .find(|m| m.inode == self.inode && m.is_memory(MAILBOX_MAPPED_NAME))
     }
 
     /// Makes the calling thread the one whose end tells the processes that no attendant answers. No request is made

@@ -144,13 +144,18 @@ pub fn place_near(maps: &[Mapping], vdso_base: u64) -> Result<u64> {
 }
 
 /// The same in an address space that ends at `ceiling`. Tries above the vDSO first: the mapping below is often the stack, which
-/// grows.
+/// grows. Without address space randomization, that is the mapping above, and the free room is no more than its limit.
 fn place_near_below(maps: &[Mapping], vdso_base: u64, ceiling: u64) -> Result<u64> {
     /// One page, so that an overrun of one mapping does not hit the other.
     const DISTANCE: u64 = 4096;
+    let is_stack = |m: &&Mapping| m.name.starts_with("[stack");
     let reached = |at: &u64| at.abs_diff(vdso_base) < REACH;
     let above = maps::gap_above(maps, vdso_base, SIZE_WITH_OWN_IMAGE, DISTANCE)
         .filter(|at| reached(at) && at + SIZE_WITH_OWN_IMAGE + DISTANCE <= ceiling);
+    let is_below_the_stack = |at: u64| {
+        let next = maps.iter().find(|mapping| mapping.start >= at);
+        next.is_some_and(|next| is_stack(&next) && next.start - at < STACK_ROOM)
+    };
     let lowest = maps
         .iter()
         .rev()
@@ -160,7 +165,6 @@ fn place_near_below(maps: &[Mapping], vdso_base: u64, ceiling: u64) -> Result<u6
             if continues { Ok(m.start) } else { Err(lowest) }
         });
     let lowest = lowest.unwrap_or_else(|lowest| lowest);
-    let is_stack = |m: &&Mapping| m.name.starts_with("[stack");
     let below = || {
         let free = maps::gap_below(maps, lowest, SIZE_WITH_OWN_IMAGE, DISTANCE).filter(reached)?;
         // Not where the stack would grow to.
@@ -171,14 +175,17 @@ fn place_near_below(maps: &[Mapping], vdso_base: u64, ceiling: u64) -> Result<u6
         (!grows_here).then_some(free)
     };
     // Where a stack that ends at the vDSO is in the way: below all that it may become. The kernel itself may map as
-    // near to it as 128 MiB (arch/x86/mm/mmap.c: SIZE_WITH_OWN_IMAGE_128M, stack_maxrandom_size).
+    // near to it as 128 MiB (arch/x86/mm/mmap.c: SIZE_128M, stack_maxrandom_size).
     let below_the_stack = || {
         let stack = maps.iter().find(is_stack)?;
         let ceiling = stack.start.checked_sub(STACK_ROOM)?;
         maps::gap_below(maps, ceiling, SIZE_WITH_OWN_IMAGE, DISTANCE).filter(reached)
     };
-    above
-        .or_else(below)
+    if let Some(above) = above {
+        let elsewhere = is_below_the_stack(above).then(|| place_beside(maps, lowest, SIZE_WITH_OWN_IMAGE));
+        return Ok(elsewhere.flatten().filter(reached).unwrap_or(above));
+    }
+    below()
         .or_else(below_the_stack)
         .ok_or_else(|| Error::Unsupported("there is no room near its vDSO".into()))
 }
@@ -218,6 +225,23 @@ mod tests {
                 "{at:#x}"
             );
         }
+    }
+
+    #[test]
+    fn a_region_takes_no_room_from_a_stack_above_the_vdso() {
+        // As `setarch -R` has it, with a stack of at most 128 MiB.
+        let linker = "7ffff7ec1000-7ffff7ec5000 r--p 0 0:0 0 [vvar]\n7ffff7ec5000-7ffff7ec7000 r-xp 0 0:0 0 [vdso]\n\
+                      7ffff7ec7000-7ffff7efd000 r-xp 0 0:0 0 /lib/ld.so\n";
+        let maps = |stack| fastpath_os::maps::parse(&format!("{linker}{stack}"));
+        let at = place_near(
+            &maps("7ffffffde000-7ffffffff000 rw-p 0 0:0 0 [stack]\n"),
+            0x7fff_f7ec_5000,
+        )
+        .unwrap();
+        assert!(at + SIZE_WITH_OWN_IMAGE < 0x7fff_f7ec_1000, "{at:#x}");
+        // The kernel maps nothing there, and so neither does another thread meanwhile.
+        let at = place_near(&maps(""), 0x7fff_f7ec_5000).unwrap();
+        assert!(at > 0x7fff_f7ef_d000, "{at:#x}");
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub struct Counts {
 impl Counts {
     /// Reads the counts of a process's tree, from a process with these mappings.
     pub fn read(pid: i32, maps: &[Mapping]) -> Option<Counts> {
-        let mailbox = maps.iter().find(|map| map.name.starts_with(MAILBOX_MAPPED_NAME))?;
+        let mailbox = maps.iter().find(|map| map.is_memory(MAILBOX_MAPPED_NAME))?;
         let mut words = [[0; 4]; UNSERVED_REASONS];
         let at = mailbox.start + offset_of!(Mailbox, unserved) as u64;
         Memory::open(pid).ok()?.read(at, words.as_flattened_mut()).ok()?;
@@ -54,5 +54,26 @@ impl Counts {
             tree: mailbox.inode,
             counts: words.map(u32::from_ne_bytes),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_memory_is_taken_for_a_mailbox() {
+        let own = std::process::id() as i32;
+        let mailbox = vec![1_u8; size_of::<Mailbox>()];
+        let mut mapping = Mapping {
+            start: mailbox.as_ptr() as u64,
+            device: fastpath_os::device_of_memory(),
+            name: MAILBOX_MAPPED_NAME.to_owned(),
+            ..Mapping::default()
+        };
+        assert!(Counts::read(own, std::slice::from_ref(&mapping)).is_some());
+        // A file with that name, whose owner need not answer.
+        mapping.device += 1;
+        assert!(Counts::read(own, &[mapping]).is_none());
     }
 }

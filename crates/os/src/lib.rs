@@ -46,8 +46,10 @@ pub fn kernel_version() -> (u32, u32) {
     *VERSION
 }
 
-/// Returns the PIDs of all visible processes. Each may end at any time.
+/// Returns the PIDs of all visible processes. Each may end at any time. Fails where /proc is not mounted, or is that of a
+/// PID namespace without this process: an empty list would mean that there are none.
 pub fn processes() -> io::Result<impl Iterator<Item = i32>> {
+    fs::read_link("/proc/self")?;
     numbers("/proc")
 }
 

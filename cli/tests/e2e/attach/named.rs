@@ -6,7 +6,7 @@ use std::process::Command;
 use super::attach;
 use crate::common::command::start_in_group;
 use crate::common::terminal::give_terminal;
-use crate::common::{Outcome, Pid, Running, fastpath, finish, install, needs_root, skip, start, wait_until};
+use crate::common::{Outcome, Pid, Running, fastpath, finish, install, needs_root, skip, start, tool, wait_until};
 
 /// Returns a directory with a copy of sleep(1), under a name that no other process of this machine has.
 fn napper(long: bool) -> (tempfile::TempDir, String, String) {
@@ -68,6 +68,25 @@ fn a_name_that_no_process_has_is_exit_status_3_and_the_others_are_attached() {
         "{outcome:#?}"
     );
     assert!(is_attached(running.pid()));
+}
+
+#[test]
+fn without_proc_no_command_says_that_there_are_no_processes() {
+    let (Some(()), Some(_)) = (needs_root(), tool("unshare")) else {
+        return;
+    };
+    for arguments in [
+        "status",
+        "detach --all",
+        "attach no-such-program",
+        "doctor no-such-program",
+    ] {
+        let mut command = Command::new("unshare");
+        let script = format!("umount -l /proc; exec {} {arguments}", env!("CARGO_BIN_EXE_fastpath"));
+        command.args(["--mount", "sh", "-c", &script]);
+        let outcome = finish(command).expect_code(69);
+        assert!(outcome.err.contains("/proc"), "{arguments}: {outcome:#?}");
+    }
 }
 
 #[test]

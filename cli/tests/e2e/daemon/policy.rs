@@ -309,6 +309,10 @@ fn a_mistake_in_a_policy_is_located_and_the_old_policy_stays() {
     let _host = among_others();
     let place = Place::new();
     let (daemon, file) = daemon(&place, &rule("/nonexistent/a", "never"));
+    daemon.pid().signal(libc::SIGHUP);
+    wait_until("the policy to be read again", || {
+        daemon.err_so_far().contains("the policy has 1 rule now")
+    });
     std::fs::write(&file, "[[rule]]\nexecutable = \"/x\"\naction = \"atach\"\n").expect("write");
     daemon.pid().signal(libc::SIGHUP);
     wait_until("the mistake to be reported", || place.status().policy_error.is_some());

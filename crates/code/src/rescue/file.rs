@@ -58,7 +58,7 @@ type Elf64<'f> = ElfFile<'f, FileHeader64<Endianness>>;
 type Elf32<'f> = ElfFile<'f, FileHeader32<Endianness>>;
 
 impl<'f> File<'f> {
-    /// Returns the loaded parts of a program or library; `None` if it has no section headers, or is of another ISA.
+    /// Returns the loaded parts of a program or library; `None` if it is of another ISA.
     pub(crate) fn parse(bytes: &'f [u8]) -> Option<File<'f>> {
         match Elf64::parse(bytes) {
             Ok(elf) => File::parts_of(&elf, bytes),
@@ -77,7 +77,7 @@ impl<'f> File<'f> {
         if !matches!(isa, Isa::X86_64 | Isa::I386 | Isa::Aarch64) || (kind != elf::ET_EXEC && kind != elf::ET_DYN) {
             return None;
         }
-        if endian != Endianness::Little || elf.elf_section_table().is_empty() {
+        if endian != Endianness::Little {
             return None;
         }
         let (mut code, mut data) = (Vec::new(), Vec::new());
@@ -111,7 +111,7 @@ impl<'f> File<'f> {
         })
     }
 
-    /// Adds symbols, relocations and call frames. `None` if a table is broken.
+    /// Adds symbols, relocations and call frames. `None` if there are no section headers, or a table is broken.
     pub(crate) fn add_tables(&mut self, bytes: &'f [u8]) -> Option<()> {
         match self.isa.is_64() {
             true => self.add_tables_of(&Elf64::parse(bytes).ok()?, bytes),
@@ -123,6 +123,9 @@ impl<'f> File<'f> {
     where
         E: FileHeader<Endian = Endianness>,
     {
+        if elf.elf_section_table().is_empty() {
+            return None;
+        }
         self.add_symbols(elf);
         self.add_relocations(elf, bytes)?;
         let frames = frames::read(elf, self.isa);

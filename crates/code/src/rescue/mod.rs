@@ -169,8 +169,8 @@ pub fn window_by_bytes(code: &[u8], address: u64, call: usize, ends: &[u64]) -> 
     x86::window::find_by_bytes(code, address, call, ends)
 }
 
-/// Returns the sites of an ELF file. A file that is not one, of another ISA, or without section headers (its relocations
-/// and call frames cannot be found) has none.
+/// Returns the sites of an ELF file. A file that is not one, or of another ISA, has none. All of a file without section
+/// headers (its relocations and call frames cannot be found) or with broken tables are left alone.
 ///
 /// # Errors
 /// A message, if the file is broken.
@@ -191,8 +191,20 @@ pub fn analyse(bytes: &[u8]) -> Result<Analysis, String> {
     if wanted.len() > MOST_SITES {
         return Err(format!("it has more than {MOST_SITES} system calls for time"));
     }
-    if wanted.is_empty() || file.add_tables(bytes).is_none() {
+    if wanted.is_empty() {
         return Ok(Analysis::default());
+    }
+    if file.add_tables(bytes).is_none() {
+        let left_alone = |(address, calls, by)| Site {
+            address,
+            calls,
+            by,
+            window: Err(Reason::NoTables),
+        };
+        return Ok(Analysis {
+            sites: wanted.into_iter().map(left_alone).collect(),
+            lowest: file.lowest(),
+        });
     }
     let code = Code::around(&file, wanted.iter().map(|(address, ..)| *address));
     // Go's form for all calls is that of some for one call, too.

@@ -140,6 +140,8 @@ pub enum Reason {
     Movable,
     /// No code in user space answers the call but the kernel's vDSO, which the program may unmap.
     KernelsOnly,
+    /// Its file lacks section headers, or has tables that cannot be read.
+    NoTables,
 }
 
 impl fmt::Display for Reason {
@@ -159,6 +161,7 @@ impl fmt::Display for Reason {
             Reason::KernelsOnly => {
                 f.write_str("only the kernel's vDSO answers it faster, and a program may unmap that")
             }
+            Reason::NoTables => f.write_str("its file has no readable section headers, so its functions are not known"),
             Reason::Movable => f.write_str("its program may be loaded above 2 GiB"),
         }
     }
