@@ -78,24 +78,38 @@ pub fn start<W: FnOnce() -> i32>(work: W) -> std::io::Result<Started> {
     started
 }
 
-fn start_orphan<W: FnOnce() -> i32>(mut work: W) -> std::io::Result<Started> {
-    let work = (&raw mut work).cast();
+fn start_orphan<W: FnOnce() -> i32>(work: W) -> std::io::Result<Started> {
+    let mut orphan = Orphan { work, failure: 0 };
+    let argument = (&raw mut orphan).cast();
     let child = on_own_stack(|stack| {
         // SAFETY: as vfork(2) does: this process waits until the child has ended. `fork_and_end` gets what it takes.
-        unsafe { libc::clone(fork_and_end::<W>, stack, libc::CLONE_VM | libc::CLONE_VFORK, work) }
+        unsafe { libc::clone(fork_and_end::<W>, stack, libc::CLONE_VM | libc::CLONE_VFORK, argument) }
     })?;
     // SAFETY: waits for the child just made, which has ended and sends no signal; a null status is allowed.
     unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) };
-    Ok(Started { child: None })
+    match orphan.failure {
+        0 => Ok(Started { child: None }),
+        errno => Err(std::io::Error::from_raw_os_error(errno)),
+    }
 }
 
-/// Makes the helper, which runs `work` in a copy of this process's memory. The child that does so needs no copy.
-extern "C" fn fork_and_end<W: FnOnce() -> i32>(work: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: this process has one thread. `work` points to the closure, and each process has its own: it runs in the
-    // new one, which then ends without running anything of the parent's.
+/// Work of a helper that is made by a child of this process.
+struct Orphan<W> {
+    work: W,
+    /// The error number if the child could not make it; else 0.
+    failure: i32,
+}
+
+/// Makes the helper, which runs its work in a copy of this process's memory. The child that does so needs no copy.
+extern "C" fn fork_and_end<W: FnOnce() -> i32>(orphan: *mut libc::c_void) -> libc::c_int {
+    let orphan = orphan.cast::<Orphan<W>>();
+    // SAFETY: this process has one thread. `orphan` points to a local of the parent's, which waits, and each process has
+    // its own: the work runs in the new one, which then ends without running anything of the parent's.
     unsafe {
-        if libc::fork() == 0 {
-            libc::_exit(work.cast::<W>().read()())
+        match libc::fork() {
+            0 => libc::_exit((&raw const (*orphan).work).read()()),
+            -1 => (*orphan).failure = *libc::__errno_location(),
+            _ => {}
         }
     }
     0

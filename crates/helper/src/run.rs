@@ -270,7 +270,11 @@ impl Helper {
             }
         }
         process::let_go_of_standard_error();
-        let is_needed = || mailbox.in_use() && !parent::waits_for_helpers_only();
+        let mut log = Log::new(self.pid, &self.program.name);
+        let is_needed = || {
+            log.tell_unserved(&mailbox);
+            mailbox.in_use() && !parent::waits_for_helpers_only()
+        };
         grant::stay_while(publisher.as_mut(), process.as_ref(), is_needed);
         Ok(())
     }

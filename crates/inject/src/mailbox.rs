@@ -237,6 +237,11 @@ impl Shared {
         self.mailbox().unserved[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Returns whether some requests were not served for this reason.
+    pub fn has_counted(&self, why: Unserved) -> bool {
+        self.mailbox().unserved[why as usize].load(Ordering::Relaxed) > 0
+    }
+
     /// Sleeps until a request may be there, for `at_most` at the longest.
     pub fn wait(&self, seen: u32, at_most: Option<Duration>) {
         let timeout = at_most.and_then(|at_most| at_most.try_into().ok());

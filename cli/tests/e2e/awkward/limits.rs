@@ -55,6 +55,56 @@ fn a_program_that_must_be_served_never_runs_unserved_whichever_call_of_its_helpe
     assert!(failures > 20, "{failures}");
 }
 
+/// Requires that a program was served, or was not started for a reason that `run` gave; one that need not be served, that
+/// it ran.
+#[track_caller]
+fn is_served_or_reported(limit: &str, is_required: bool, outcome: &Outcome) {
+    let Outcome { status, out, err } = outcome;
+    let is_served = status.code() == Some(0) && out == "1\n";
+    let is_reported = match is_required {
+        true => status.code() == Some(125) && out.is_empty() && err.starts_with("fastpath: grep: not started: "),
+        false => status.code() == Some(1) && out == "0\n",
+    };
+    let is_vague = err.contains("memory allocation") || err.contains("the helper ended");
+    assert!((is_served || is_reported) && !is_vague, "{limit}: {outcome:?}");
+}
+
+#[test]
+fn a_program_is_served_near_a_limit_or_the_user_learns_why_not() {
+    for limit in ["-n 10", "-n 16", "-d 1024", "-d 2048"] {
+        for required in [&["--require"][..], &[]] {
+            let mut run = Command::new("sh");
+            run.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh"]);
+            run.args([env!("CARGO_BIN_EXE_fastpath"), "run", "--clocks", "all"]);
+            run.args(required).arg("--").args(LEAF.split(' '));
+            is_served_or_reported(limit, !required.is_empty(), &finish(run));
+        }
+    }
+}
+
+/// A user who has no other processes: the limit counts them.
+const NO_OTHERS: &str = "61234";
+
+#[test]
+fn a_program_whose_user_may_start_no_helper_is_not_started_if_it_must_be_served() {
+    let (Some(()), Some(_), Some(_)) = (needs_root(), tool("setpriv"), tool("prlimit")) else {
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("chmod");
+    let copy = install(env!("CARGO_BIN_EXE_fastpath"), directory.path().join("fastpath"), 0o755);
+    for most in 1..=4 {
+        for required in [&["--require"][..], &[]] {
+            let mut run = Command::new("prlimit");
+            run.arg(format!("--nproc={most}"));
+            run.args(["setpriv", "--reuid", NO_OTHERS, "--regid", NO_OTHERS, "--clear-groups"]);
+            run.args(["--inh-caps=-all", &copy, "run", "--clocks", "all"]);
+            run.args(required).arg("--").args(LEAF.split(' '));
+            is_served_or_reported(&format!("{most} processes"), !required.is_empty(), &finish(run));
+        }
+    }
+}
+
 #[test]
 fn a_program_that_may_write_no_file_is_served_and_keeps_its_limit() {
     let script = format!("ulimit -f; {LEAF}");

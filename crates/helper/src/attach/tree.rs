@@ -119,7 +119,11 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
     .map_err(|e| format!("sendmsg: {e}"))?;
     // If it stayed open here, it would count as a process that maps it.
     drop(grant);
-    let needed = || !is_closed(channel) || (mailbox.in_use() && !parent::waits_for_helpers_only());
+    let mut log = Log::new(pid, &process_name(pid));
+    let needed = || {
+        log.tell_unserved(&mailbox);
+        !is_closed(channel) || (mailbox.in_use() && !parent::waits_for_helpers_only())
+    };
     match (attendant, &publisher) {
         (Some(attendant), None) => attendant.serve_while(needed),
         (Some(attendant), Some(_)) => {
