@@ -124,6 +124,8 @@ fn programs_wait_once_for_a_helper_that_stays_stopped() {
         while [ -e \"$0\" ]; do :; done; grep -c memfd:fastpath-page /proc/self/maps; true";
     let (running, helper) = busy(&["sh", "-c", script, go.to_str().expect("UTF-8")]);
     helper.signal(libc::SIGSTOP);
+    // Its threads stop when the first has got a CPU; until then, another may begin to trace.
+    wait_until("the helper's stop", || helper.state() == 'T');
     let begun = std::time::Instant::now();
     std::fs::write(&go, "").expect("write");
     let waited = holds_within(Duration::from_secs(30), || running.out_so_far() == "waited\n");

@@ -56,15 +56,18 @@ pub fn remove_answered(known: &Known, isa: Isa, routines: &mut Vec<Routine>) -> 
         }
         Ok(filters) => filters,
     };
-    let mut reasons = Vec::new();
+    let mut reasons: Vec<String> = Vec::new();
+    let answer = |name: &str, number: u32| {
+        let arch = audit_arch(isa);
+        answer_other_than_allow(filters, Call { arch, number }, name)
+    };
     routines.retain(|routine| {
-        let call = Call {
-            arch: audit_arch(isa),
-            number: routine.number,
-        };
-        let why = answer_other_than_allow(filters, call, routine.name);
+        // What no page answers of it is asked of the kernel by clock_gettime.
+        let fallback = (routine.name == "gettimeofday").then_some(isa.facts().calls.clock_gettime);
+        let of_fallback = || fallback.and_then(|number| answer("clock_gettime", number));
+        let why = answer(routine.name, routine.number).or_else(of_fallback);
         let is_allowed = why.is_none();
-        reasons.extend(why);
+        reasons.extend(why.filter(|why| !reasons.contains(why)));
         is_allowed
     });
     reasons
