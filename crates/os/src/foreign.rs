@@ -248,7 +248,8 @@ impl io::Read for Reader {
             .checked_sub(size)
             .ok_or_else(|| io::Error::other("more of it would be read than may be"))?;
         let piece = self.ask(self.at, size)?;
-        buffer[..piece.len()].copy_from_slice(&piece);
+        let read = buffer.get_mut(..piece.len()).ok_or(io::ErrorKind::InvalidData)?;
+        read.copy_from_slice(&piece);
         self.at += piece.len() as u64;
         Ok(piece.len())
     }

@@ -19,6 +19,8 @@ pub struct Worker {
     pid: libc::pid_t,
     /// A socket, since a write to a pipe without a reader may end this process (SIGPIPE).
     stream: UnixStream,
+    /// Whether a request has failed: its answer may come later, and must not be taken for the next one's.
+    is_over: bool,
 }
 
 impl Worker {
@@ -39,15 +41,28 @@ impl Worker {
                 // SAFETY: _exit ends the child without running the exit handlers of the parent.
                 unsafe { libc::_exit(0) }
             }
-            pid => Ok(Worker { pid, stream }),
+            pid => Ok(Worker {
+                pid,
+                stream,
+                is_over: false,
+            }),
         }
     }
 
     /// Returns the answer to a request.
     ///
     /// # Errors
-    /// TimedOut if it takes longer than `timeout`: then the worker is of no more use.
+    /// TimedOut if it takes longer than `timeout`. After an error, all other requests fail, too.
     pub fn ask(&mut self, request: [u64; 2], timeout: Duration) -> io::Result<Vec<u8>> {
+        if self.is_over {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let answer = self.answer(request, timeout);
+        self.is_over = answer.is_err();
+        answer
+    }
+
+    fn answer(&mut self, request: [u64; 2], timeout: Duration) -> io::Result<Vec<u8>> {
         let until = Instant::now() + timeout;
         self.stream.write_all(request.map(u64::to_ne_bytes).as_flattened())?;
         let mut length = [0; 8];
@@ -72,9 +87,11 @@ impl Worker {
             // SAFETY: one structure, which lives for the call.
             match unsafe { libc::poll(&mut ready, 1, left.as_millis().min(60_000) as i32) } {
                 0 => return Err(io::ErrorKind::TimedOut.into()),
-                1.. => match self.stream.read(bytes)? {
-                    0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                    count => bytes = &mut bytes[count..],
+                1.. => match self.stream.read(bytes) {
+                    Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    Ok(count) => bytes = &mut bytes[count..],
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
                 },
                 _ => match io::Error::last_os_error() {
                     error if error.kind() == io::ErrorKind::Interrupted => {}
@@ -190,6 +207,8 @@ mod tests {
         );
         let begun = Instant::now();
         let late = worker.ask([0, 0], Duration::from_millis(20)).unwrap_err();
+        // Its answer would be taken for this one's.
+        assert!(worker.ask([3, 7], Duration::from_secs(10)).is_err());
         drop(worker);
         assert_eq!(late.kind(), io::ErrorKind::TimedOut);
         assert!(begun.elapsed() < Duration::from_secs(10));
