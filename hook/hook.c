@@ -63,13 +63,17 @@ static int exchange_if(fp_u32 *p, fp_u32 expected, fp_u32 desired) {
 /* The first anchors are valid for a few milliseconds only; a publisher that waits for a CPU may be later than that. */
 #define NOT_LATE_YET_NS 100000000u
 
+/* A publisher refreshes its page after 100 ms. A page of at most this age is ahead of the kernel by less than an exec
+ * takes. */
+#define IN_TIME_NS 150000000u
+
 /* Counters tick at 24 MHz or at 5 GHz: only the page's rate converts an age to nanoseconds. */
-static int not_late_yet(const struct fp_anchor *newest, fp_u64 age) {
+static int is_younger(const struct fp_anchor *newest, fp_u64 age, fp_u32 limit_ns) {
 	fp_u32 mult = __atomic_load_n(&newest->mult, __ATOMIC_RELAXED);
 	fp_u32 shift = __atomic_load_n(&newest->shift, __ATOMIC_RELAXED);
 
 	/* More counts would overflow the multiplication; they are half a second and more. */
-	return age >> 32 == 0 && age * mult >> (shift & 63) < NOT_LATE_YET_NS;
+	return age >> 32 == 0 && age * mult >> (shift & 63) < limit_ns;
 }
 
 /* Returns whether the publisher keeps the page fresh. */
@@ -80,7 +84,7 @@ static int publisher_is_alive(void) {
 	if (!cap)
 		return 0; /* the counter may not even be readable */
 	fp_u64 age = fp_counter_of(&fp_page) - base;
-	return age <= cap || not_late_yet(newest, age) || (long long)age < 0;
+	return age <= cap || is_younger(newest, age, NOT_LATE_YET_NS) || (long long)age < 0;
 }
 
 static void count(enum fp_unserved reason) { __atomic_fetch_add(&fp_mailbox.unserved[reason], 1, __ATOMIC_RELAXED); }
@@ -303,6 +307,17 @@ static void await_kernel(long others) {
 		fp_await_kernel(&fp_page, others);
 }
 
+/* The new program may not be served. */
+static void await_before_exec(void) {
+	const struct fp_anchor *newest = &fp_page.hres.copy[0];
+
+	/* Without an anchor, the counter may not even be readable. */
+	if (!__atomic_load_n(&newest->cap_cycles, __ATOMIC_RELAXED))
+		return;
+	if (!is_younger(newest, fp_counter_of(&fp_page) - fp_load(&newest->base_cycles), IN_TIME_NS))
+		await_kernel(0);
+}
+
 static void withdraw_here(void) {
 	fp_syscall6(FP_NR_mmap, (long)&fp_page, FP_PAGE_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
 		    0);
@@ -406,12 +421,11 @@ HIDDEN int fp_hook_call(struct fp_call *call) {
 	case FP_NR_adjtimex:
 		return set_clock(call);
 	case FP_NR_execve:
-		/* The new program may not be served. */
-		await_kernel(0);
+		await_before_exec();
 		ask(FP_REQUEST_EXEC, (fp_u64)AT_FDCWD, a[0], 0);
 		break;
 	case FP_NR_execveat:
-		await_kernel(0);
+		await_before_exec();
 		ask(FP_REQUEST_EXEC, a[0], a[1], (fp_u32)a[4]);
 		break;
 	case FP_NR_seccomp:
