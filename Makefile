@@ -35,7 +35,7 @@ rehearsal: build ## give a program a slow clock to fix, on a healthy machine (ro
 	$(ENV) cargo build --quiet --release --package fastpath-slow-clock
 	@./demo/rehearsal
 
-test: ## install what is missing, and test what this machine can show; under 10 minutes on 2 cores
+test: ## install what is missing, and test what this machine can show; some 10 minutes on 2 cores
 	@./scripts/test
 
 test-all: ## install 2 GB of servers, emulators and languages, and run every test; some 32 minutes on 2 cores
