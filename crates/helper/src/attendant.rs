@@ -12,17 +12,8 @@ use crate::policy::DaemonsPolicy;
 use crate::process;
 use crate::trial::Trial;
 
-/// Starts the attendant of [`new`], in threads of its own. The calling thread must live as long as this process.
-pub(crate) fn start(
-    page: OwnedFd,
-    clocks: ClockSet,
-    mailbox: &Arc<Shared>,
-    service: &Service,
-    policy: Option<DaemonsPolicy>,
-    trial: Trial,
-    without_vdso: bool,
-) -> Result<Arc<Attendant>, String> {
-    let attendant = new(page, clocks, mailbox, service, policy, trial, without_vdso);
+/// Lets an attendant serve in threads of its own. The calling thread must live as long as this process.
+pub(crate) fn start(attendant: Arc<Attendant>, mailbox: &Shared) -> Result<Arc<Attendant>, String> {
     // Two: the thread that answers a request leaves another for the next.
     for _ in 0..2 {
         let serving = attendant.clone();

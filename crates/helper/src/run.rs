@@ -217,7 +217,8 @@ impl Helper {
         let page = grant.page.try_clone().map_err(|e| format!("the page: {e}"))?;
         let (service, without_vdso) = (&self.program.service, self.program.without_vdso);
         let trial = std::mem::take(&mut self.trial);
-        attendant::start(page, grant.clocks, &self.mailbox, service, policy, trial, without_vdso)
+        let attendant = attendant::new(page, grant.clocks, &self.mailbox, service, policy, trial, without_vdso);
+        attendant::start(attendant, &self.mailbox)
     }
 
     /// Installs in the program at its exec, and serves it and its descendants as long as there are some.
