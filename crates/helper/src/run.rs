@@ -193,8 +193,10 @@ impl Helper {
             Ok(_) => "ok".to_owned(),
             Err(e) => format!("tracing is not possible here: {e}{}", advice()),
         };
-        let _ = self.channel.write_all(answer.as_bytes());
-        let _ = self.channel.shutdown(std::net::Shutdown::Both);
+        // A program that never gets an answer ends with this process.
+        let told = self.channel.write_all(answer.as_bytes());
+        told.and_then(|()| self.channel.shutdown(std::net::Shutdown::Both))
+            .map_err(|e| format!("the program's channel: {e}"))?;
         first.map_err(|e| e.to_string())
     }
 

@@ -289,18 +289,26 @@ impl Tracee {
         rustix::process::pidfd_getfd(&pidfd, fd, PidfdGetfdFlags::empty()).map_err(tried("pidfd_getfd"))
     }
 
-    /// Ends a program that has not run an instruction, with an exit status. Its memory may be overwritten.
+    /// Ends a program that has not run an instruction, with an exit status. Its memory may be overwritten. The end of a
+    /// call that it was in, as of its execve, changes the registers once more.
     pub fn exit(&mut self, status: u8) -> Result<()> {
-        let registers = self.registers()?;
-        let abi = abi::for_registers(&registers);
-        self.write(registers.pc(), abi.system_call())?;
-        let arguments = [u64::from(status), 0, 0, 0, 0, 0];
-        let call = abi.number(Call::ExitGroup);
-        self.set_registers(&abi.call_registers(&registers, registers.pc(), call, arguments))?;
-        self.resume(Until::Syscall, 0)?;
-        while self.wait()? != Stop::Exited {
+        const MOST_STOPS: usize = 8;
+        let mut is_entering = false;
+        for _ in 0..MOST_STOPS {
+            if !is_entering {
+                let registers = self.registers()?;
+                let abi = abi::for_registers(&registers);
+                self.write(registers.pc(), abi.system_call())?;
+                let arguments = [u64::from(status), 0, 0, 0, 0, 0];
+                let call = abi.number(Call::ExitGroup);
+                self.set_registers(&abi.call_registers(&registers, registers.pc(), call, arguments))?;
+            }
             self.resume(Until::Syscall, 0)?;
+            match self.wait()? {
+                Stop::Exited => return Ok(()),
+                stop => is_entering = stop == Stop::Syscall && self.leaving_call()?.is_none(),
+            }
         }
-        Ok(())
+        Err(Error::Unsupported("it does not leave by exit_group".into()))
     }
 }
