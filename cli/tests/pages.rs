@@ -150,3 +150,71 @@ fn every_test_that_a_promise_names_exists() {
     }
     assert!(count > 20, "{count} tests are named");
 }
+
+/// The file that a page, a comment or a manifest names by its path: from the repository's root, or from a folder above the
+/// file that names it. A part in capitals, as `ISA`, stands for any name.
+fn exists(path: &str, named_in: &Path) -> bool {
+    fn is_there(folder: &Path, parts: &[&str]) -> bool {
+        let Some((part, rest)) = parts.split_first() else {
+            return folder.exists();
+        };
+        let (name, suffix) = part.split_once('.').unwrap_or((part, ""));
+        if !name.bytes().all(|byte| byte.is_ascii_uppercase()) || *part == "README.md" {
+            return is_there(&folder.join(part), rest);
+        }
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries
+            .filter(|entry| entry.file_name().to_string_lossy().ends_with(suffix))
+            .any(|entry| is_there(&entry.path(), rest))
+    }
+    let parts: Vec<&str> = path.split('/').collect();
+    let above = named_in
+        .ancestors()
+        .skip(1)
+        .take_while(|folder| folder.starts_with(root()));
+    above.into_iter().any(|folder| is_there(folder, &parts))
+}
+
+#[test]
+fn every_path_that_a_page_a_comment_or_a_manifest_names_exists() {
+    const GENERATED: [&str; 3] = ["target", ".git", "node_modules"];
+    let folders = std::fs::read_dir(root()).expect("the repository").flatten();
+    let folders: Vec<String> = folders
+        .filter(|entry| entry.path().is_dir() && !GENERATED.iter().any(|name| entry.file_name() == *name))
+        .map(|entry| format!("{}/", entry.file_name().to_string_lossy()))
+        .collect();
+    let is_of_path = |c: char| c.is_ascii_alphanumeric() || "/._+-".contains(c);
+    let mut missing = Vec::new();
+    let mut count = 0;
+    let files = walkdir::WalkDir::new(root()).into_iter().filter_entry(|entry| {
+        let is_generated = GENERATED.iter().any(|name| entry.file_name() == *name);
+        !is_generated && !entry.path_is_symlink()
+    });
+    for file in files.flatten().filter(|entry| entry.file_type().is_file()) {
+        let Ok(text) = std::fs::read_to_string(file.path()) else {
+            continue;
+        };
+        let kind = file.path().extension().and_then(|kind| kind.to_str()).unwrap_or("");
+        let is_prose = matches!(kind, "md" | "toml");
+        for line in text.lines() {
+            let comment = line.trim_start();
+            let is_comment = ["//", "#", "*", "/*", ";"]
+                .iter()
+                .any(|start| comment.starts_with(start));
+            if !is_prose && !is_comment || matches!(kind, "svg" | "lock" | "json") {
+                continue;
+            }
+            // A word with another character in it is a pattern, or a path of somewhere else.
+            for word in line.split(|c: char| c.is_whitespace() || "`'\"(),;|[]!".contains(c)) {
+                let path = word.trim_end_matches(['.', ':', '/']);
+                if folders.iter().any(|folder| path.starts_with(folder.as_str())) && path.chars().all(is_of_path) {
+                    count += 1;
+                    if !exists(path, file.path()) {
+                        missing.push(format!("{}: {path}", file.path().display()));
+                    }
+                }
+            }
+        }
+    }
+    assert!(missing.is_empty() && count > 300, "{count}: {missing:#?}");
+}

@@ -3,7 +3,7 @@
  * The address of the page, which an instance determines.
  *
  * ADRP alone reaches the page, 4 GiB to either side: page and image both are at multiples of 4096. An instance for a
- * page elsewhere has another distance in it (crates/image/src/patch.rs).
+ * page elsewhere has another distance in it (crates/image/src/instance.rs).
  */
 #ifndef FASTPATH_POINTERS_H
 #define FASTPATH_POINTERS_H

@@ -3,7 +3,7 @@
  * The address of the page, which an instance determines.
  *
  * The code reaches the page by its distance, which MOVW and MOVT load in two halves. An instance for a page
- * elsewhere has other halves (crates/image/src/patch.rs). The program counter reads as two instructions further on.
+ * elsewhere has other halves (crates/image/src/instance.rs). The program counter reads as two instructions further on.
  */
 #ifndef FASTPATH_POINTERS_H
 #define FASTPATH_POINTERS_H

@@ -2,7 +2,7 @@
 /*
  * The system call of the C library (AT_SYSINFO): number and arguments are in registers, all of which must be
  * preserved. In a process whose kernel has a faster one, an instance replaces these bytes by a jump to it
- * (crates/image/src/patch.rs), for which no register is free.
+ * (crates/image/src/instance.rs), for which no register is free.
  *
  * The call belongs to the program and not to the image, so it is not recorded.
  */

@@ -3,7 +3,7 @@
  * The address of the page, which an instance determines.
  *
  * The code reaches the page by its distance, in the last four bytes of an LEA. An instance for a page elsewhere has
- * other distances (crates/image/src/patch.rs). The compiler does not see where the pointer comes from, so it keeps
+ * other distances (crates/image/src/instance.rs). The compiler does not see where the pointer comes from, so it keeps
  * it in a register and reaches the fields by short offsets: the hot path is a third shorter for it.
  */
 #ifndef FASTPATH_POINTERS_H

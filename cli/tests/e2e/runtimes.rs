@@ -56,7 +56,7 @@ fn reads_clocks_without_system_calls(name: &str, runs: &str) {
         calls,
         0,
         "clock system calls of {name} under fastpath; {}",
-        finish(fastpath(&["status", "--verbose"])).out
+        finish(fastpath(&["status"])).out
     );
     drop(on_the_page);
 

@@ -4,7 +4,7 @@
  *
  * `fastpath probe --isa i386` starts it from memory. It has no libc: it calls the functions of the vDSO that it was
  * given as a C library does, and makes the system call where there is none. Everything it says goes to descriptor 1, in
- * records of three 64-bit words: step, item, value. crates/measure/src/foreign/ is the other side.
+ * records of three 64-bit words: step, item, value. crates/measure/src/foreign.rs is the other side.
  *
  *   errnos   what the bare system calls answer
  *   paths    how many of 32 calls enter the kernel, under a filter that takes the system call away

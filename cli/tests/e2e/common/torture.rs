@@ -1,4 +1,4 @@
-//! tests/programs/torture, which reads clocks as fast as it can while a test disturbs the publisher.
+//! tests/programs/torture.c, which reads clocks as fast as it can while a test disturbs the publisher.
 
 use std::process::Command;
 

@@ -73,7 +73,7 @@ fn reason(command: Command) -> String {
     reason.trim_end().to_owned()
 }
 
-/// The state that a program inherits: lines of `tests/programs/state` except its PID and the environment.
+/// The state that a program inherits: lines of `tests/programs/state.c` except its PID and the environment.
 #[track_caller]
 fn inherited(outcome: &Outcome) -> Vec<String> {
     assert!(outcome.out.lines().count() > 50, "{outcome:#?}");
