@@ -40,10 +40,11 @@ static unsigned long entry;
 static int cost_too_much;
 
 /* Shared by all processes of this program. */
-static struct {
+struct shared {
 	_Atomic unsigned long wrong, used;
 	uint64_t unit[UNITS];
-} * shared;
+};
+static struct shared *shared;
 
 static long libc_gettid(void) { return syscall(SYS_gettid); }
 static long libc_getpgid(void) { return getpgid(0); }
@@ -62,10 +63,9 @@ static const struct {
 	long number;
 	long (*libc)(void);
 } identities[] = {
-#define IDENTITY(name)                                                                                                 \
-	{ #name, SYS_##name, libc_##name }
-    IDENTITY(getpid), IDENTITY(gettid),  IDENTITY(getppid), IDENTITY(getpgid), IDENTITY(getsid),
-    IDENTITY(getuid), IDENTITY(geteuid), IDENTITY(getgid),  IDENTITY(getegid),
+#define IDENTITY(name) #name, SYS_##name, libc_##name
+    {IDENTITY(getpid)}, {IDENTITY(gettid)},  {IDENTITY(getppid)}, {IDENTITY(getpgid)}, {IDENTITY(getsid)},
+    {IDENTITY(getuid)}, {IDENTITY(geteuid)}, {IDENTITY(getgid)},  {IDENTITY(getegid)},
 };
 
 static void wrong(const char *when, const char *what) {

@@ -195,27 +195,23 @@ struct instruction {
 };
 
 /* linux/filter.h: BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_RET|K; linux/seccomp.h: SECCOMP_RET_ERRNO, SECCOMP_RET_ALLOW */
-#define LOAD_NR                                                                                                        \
-	{ 0x20, 0, 0, 0 }
-#define LEADS(nr, to_refusal)                                                                                          \
-	{ 0x15, to_refusal, 0, nr }
-#define REFUSE                                                                                                         \
-	{ 0x06, 0, 0, 0x00050000u | EXFULL }
-#define ALLOW                                                                                                          \
-	{ 0x06, 0, 0, 0x7fff0000u }
+#define LOAD_NR 0x20, 0, 0, 0
+#define LEADS(nr, to_refusal) 0x15, to_refusal, 0, nr
+#define REFUSE 0x06, 0, 0, 0x00050000u | EXFULL
+#define ALLOW 0x06, 0, 0, 0x7fff0000u
 
 static int install_filter(void) {
 	static const struct instruction filter[] = {
-	    LOAD_NR,
-	    LEADS(NR_clock_gettime, 7),
-	    LEADS(NR_clock_gettime64, 6),
-	    LEADS(NR_clock_getres, 5),
-	    LEADS(NR_clock_getres_time64, 4),
-	    LEADS(NR_gettimeofday, 3),
-	    LEADS(NR_getcpu, 2),
-	    LEADS(NR_time, 1),
-	    ALLOW,
-	    REFUSE,
+	    {LOAD_NR},
+	    {LEADS(NR_clock_gettime, 7)},
+	    {LEADS(NR_clock_gettime64, 6)},
+	    {LEADS(NR_clock_getres, 5)},
+	    {LEADS(NR_clock_getres_time64, 4)},
+	    {LEADS(NR_gettimeofday, 3)},
+	    {LEADS(NR_getcpu, 2)},
+	    {LEADS(NR_time, 1)},
+	    {ALLOW},
+	    {REFUSE},
 	};
 	struct {
 		u16 length;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * A program of any ISA, without a C library, that executes requests from standard input: put bytes into its memory,
- * call an address, make a system call, read the counter. The tests (crates/image/tests/guests) put an image and a page there.
+ * call an address, make a system call, read the counter. The tests (crates/image/tests/guests) put an image and a page
+ * there.
  */
 #include "machine.h"
 

@@ -10,7 +10,7 @@ void run(void);
 /* struct sigaction of the kernel, for a handler that returns to `restorer`. The mask is 0. */
 #define SA_RESTORER 0x04000000
 #define SIGNAL_ACTION(handler, flags, restorer)                                                                        \
-	{ (unsigned long)(handler), (flags) | SA_RESTORER, (unsigned long)(restorer) }
+	(unsigned long)(handler), (flags) | SA_RESTORER, (unsigned long)(restorer)
 
 /* For ISAs without one. */
 #define NO_VSYSCALL                                                                                                    \

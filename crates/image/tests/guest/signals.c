@@ -17,7 +17,7 @@ __attribute__((noinline)) void interrupted(void) {
 }
 
 static void through(void (*restorer)(void), unsigned long flags) {
-	unsigned long action[5] = SIGNAL_ACTION(handler, flags, restorer);
+	unsigned long action[5] = {SIGNAL_ACTION(handler, flags, restorer)};
 
 	system_call(FP_NR_rt_sigaction, SIGUSR1, (long)&action, 0, 8);
 	interrupted();
