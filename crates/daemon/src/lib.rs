@@ -20,6 +20,9 @@ mod search;
 mod server;
 mod service;
 mod shares;
+#[cfg(test)]
+#[path = "../../../tests/skip.rs"]
+mod skip;
 mod sockets;
 
 use std::path::PathBuf;

@@ -11,6 +11,9 @@ mod patrol;
 mod publisher;
 mod settings;
 mod shared_page;
+#[cfg(test)]
+#[path = "../../../tests/skip.rs"]
+mod skip;
 mod steps;
 
 pub use fastpath_evidence::{self as evidence, counter};

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::Pid;
 use super::processes::TIMEOUT;
+use super::skip::{give_up, has_seccomp_filter};
 
 /// Starts a program with its kernel's vDSO redirected; fails if the program cannot be served.
 pub const SERVED: &[&str] = &["run", "--clocks", "all", "--require", "--"];
@@ -122,6 +123,9 @@ fn heed_signals() {
 #[track_caller]
 pub fn start_in_group(mut command: Command) -> Running {
     static NEXT: AtomicU32 = AtomicU32::new(0);
+    if command.get_args().any(|argument| argument == "attach") && has_seccomp_filter() {
+        give_up("a seccomp filter, as containers have, keeps attach from suspending others");
+    }
     heed_signals();
     let file = || tempfile::tempfile().expect("a temporary file");
     let (out, err) = (file(), file());

@@ -3,7 +3,7 @@
 #[path = "../../../../tests/skip.rs"]
 mod record;
 
-pub use record::skip;
+pub use record::{give_up, has_seccomp_filter, needs_root, skip};
 
 /// Returns the name of a command, or `None`, and skips the test, if there is no such command.
 pub fn tool(name: &str) -> Option<&str> {
@@ -13,14 +13,4 @@ pub fn tool(name: &str) -> Option<&str> {
         skip(format_args!("no {name} on this machine"));
     }
     found.then_some(name)
-}
-
-/// Returns `None`, and skips the test, unless this is root.
-pub fn needs_root() -> Option<()> {
-    // SAFETY: geteuid takes nothing.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
-        skip("only root can do this");
-    }
-    root.then_some(())
 }
