@@ -81,12 +81,8 @@ static bool fill_with_bytes(uintptr_t at, const struct fastpathd_section *sectio
 			return fp_because(why, "the daemon's plan is shorter than it says, or not sealed", 0);
 		long mapped = fp_map(at, section->size, (int)section->protection, MAP_PRIVATE | MAP_FIXED, plan,
 				     section->file_offset);
-		if (!fp_failed(mapped)) {
-			/* A core dump has the private pages that were written: so the note in this one. */
-			if (section->protection & PROT_WRITE)
-				*(volatile char *)at = *(volatile char *)at;
+		if (!fp_failed(mapped))
 			return true;
-		}
 	}
 	return copy(at, section, plan, why);
 }

@@ -717,14 +717,9 @@ which rule of its policy attached each process, and for its own state.
 With --watch, a line with the time precedes each table. On a terminal the table is redrawn in place, cut to the terminal's size; elsewhere, or \
 if TERM is dumb, the tables follow each other.
 
-With --core, status reads a core dump (ELF of 32 or 64 bits, little-endian, of any ISA) instead: whether that process was served, by which \
-version, by run, attach or the preloaded library, and what is redirected.
-
 Exit status: 0, also after SIGINT (Ctrl-C), SIGTERM and SIGHUP; 2 usage error; 69 processes cannot be listed (no /proc); 74 the output \
-cannot be written, or its reader is gone. With --core: 0 the process was not served; 1 it was served; 66 the FILE cannot be read, or is no \
-core dump; 69 the dump is cut off.
+cannot be written, or its reader is gone.
 
-  fastpath status --core core.4711  was the dead process served?
   fastpath status --watch           redrawn every second
   fastpath status --watch=0.2       five times a second
   fastpath status --json --watch=60 >>log   a line of JSON every minute")]
@@ -737,10 +732,6 @@ pub struct Status {
     #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
           value_parser = interval)]
     pub watch: Option<std::time::Duration>,
-
-    /// Examine a core dump
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "watch"])]
-    pub core: Option<std::path::PathBuf>,
 }
 
 /// Find programs that will never take the fast path, without running them

@@ -31,8 +31,6 @@ TARGETS = [
      [f"inject/src/redirection/{name}.rs" for name in ("call_frames", "general", "mod", "plan_region", "seat", "x86")]),
     ("sites", "fastpath-inject", "fastpath_inject", "sites::tests::whatever_a_program_contains_it_has_sites_or_none",
      ["inject/src/sites.rs", "inject/src/abi/x86_64/sites.rs"]),
-    ("core", "fastpath-inject", "fastpath_inject", "core_note::tests::a_broken_core_dump_is_read_or_refused",
-     ["inject/src/core_note.rs"]),
     ("seccomp", "fastpath-inject", "fastpath_inject", "seccomp_filter::tests::any_bytes_are_judged_in_bounded_time", ["inject/src/seccomp_filter/mod.rs"]),
     ("proc", "fastpath-os", "fastpath_os", "tests::whatever_a_file_of_proc_contains_it_is_read_or_refused",
      ["os/src/maps.rs", "os/src/stat.rs", "os/src/status.rs"]),

@@ -2,7 +2,6 @@
 
 #[cfg_attr(not(target_arch = "x86_64"), path = "unavailable.rs")]
 mod commands;
-mod core_file;
 pub mod status;
 
 pub use commands::{attach, detach};

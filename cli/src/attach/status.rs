@@ -105,9 +105,6 @@ enum By {
 
 /// Prints the processes, with --watch repeatedly; returns the exit status.
 pub fn status(options: &args::Status) -> i32 {
-    if let Some(core) = &options.core {
-        return super::core_file::print(core);
-    }
     if let Err(why) = processes::listable() {
         output::note(why);
         return exit::CANNOT_TELL;

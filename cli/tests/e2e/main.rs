@@ -15,7 +15,6 @@ mod awkward;
 mod call_frames;
 mod children;
 mod completions;
-mod core_dumps;
 mod daemon;
 mod debuggers;
 mod doctor;

@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use fastpath_image::own_vdso;
-use fastpath_inject::core_note::CoreNote;
 use fastpath_inject::redirection::{REGION_NAME, RegionPlan, region_for};
 use fastpath_inject::region;
 use fastpath_page::{ClockSet, MEMFD_NAME, PAGE_SIZE};
@@ -222,8 +221,6 @@ fn sections() -> [Section; SECTIONS] {
 /// still has it, and one for the client.
 fn contents(plan: &RegionPlan, answer: &mut Answer) -> Result<(Plan, OwnedFd), RequestRefusal> {
     let mut bytes = plan.code.clone();
-    let note = CoreNote::from_plan(plan, "preload").bytes();
-    bytes[region::NOTE as usize..][..note.len()].copy_from_slice(&note);
     answer.patches_offset = bytes.len() as u32;
     answer.patches = plan.patches.len() as u32;
     for patch in &plan.patches {

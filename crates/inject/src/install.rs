@@ -8,7 +8,6 @@ use fastpath_page::ClockSet;
 
 use crate::abi::sites::THUNK_BYTES;
 use crate::abi::{self, Abi, Hook};
-use crate::core_note::CoreNote;
 use crate::error::{Error, Result};
 use crate::hooked_calls::{self, HookedCalls, HookedFile, PAGE, doors};
 use crate::mailbox_layout::HookState;
@@ -383,10 +382,6 @@ pub fn install_in_libraries(
         journal.records.extend_from_slice(&calls.records);
         tracee.write(region + region::JOURNAL, &journal.bytes()?)?;
         apply(tracee, &calls.records).map_err(|e| Error::Unsupported(e.to_string()))?;
-    }
-    if let Some(mut note) = CoreNote::parse(&memory.bytes(region + region::NOTE, region::NOTE_ROOM as usize)?) {
-        note.count(&journal);
-        tracee.write(region + region::NOTE, &note.bytes())?;
     }
     let real_calls = region + region::STATE + offset_of!(HookState, real_calls) as u64;
     tracee.write(real_calls, &0u32.to_ne_bytes())

@@ -13,7 +13,6 @@ mod abi;
 #[cfg(target_arch = "x86_64")]
 pub mod attach;
 pub mod attendant;
-pub mod core_note;
 mod credentials;
 mod error;
 mod hooked_calls;

@@ -6,7 +6,7 @@
 //! | 4096 | 8192 | the vDSO image | read, execute |
 //! | 12288 | 7168 | the hook | read, execute |
 //! | 19456 | 1024 | the thunk for AT_SYSINFO, in 32-bit programs | read, execute |
-//! | 20480 | 4096 | the hook's state and the note for core dumps, private | read, write |
+//! | 20480 | 4096 | the hook's state, private | read, write |
 //! | 24576 | 4096 | the mailbox, a memfd | read, write |
 //! | 28672 | 8192 | the journal of the changes, and the thunks of the vDSO's entry points (`redirection/`) | read, execute |
 //!
@@ -39,9 +39,6 @@ pub const MAILBOX: u64 = STATE + 4096;
 pub const JOURNAL: u64 = MAILBOX + 4096;
 pub const JOURNAL_ROOM: u64 = 5120;
 pub const ENTRY_THUNKS: u64 = JOURNAL + JOURNAL_ROOM;
-/// The note for core dumps, behind the hook's state.
-pub const NOTE: u64 = STATE + 1024;
-pub const NOTE_ROOM: u64 = 512;
 /// Size of the region in bytes.
 pub const SIZE: u64 = JOURNAL + 8192;
 

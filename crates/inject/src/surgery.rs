@@ -1,11 +1,9 @@
 //! The steps of an installation in a program that is stopped at its exec.
 
-use crate::core_note::CoreNote;
 use crate::error::{Error, Result};
 use crate::redirection::Record;
 use crate::redirection::apply::{apply, revert};
 use crate::redirection::mapping::{self, Region};
-use crate::region;
 use crate::remote::{RemoteCalls, counter_forbidden, counter_is_readable};
 use crate::stack::InitialStack;
 
@@ -36,8 +34,6 @@ fn put_in_force(
     calls.end_batch()?;
     apply(calls.tracee(), stays).map_err(|e| Error::Unsupported(e.to_string()))?;
     let records = &region.plan.journal.records;
-    let note = CoreNote::from_plan(region.plan, "run");
-    calls.tracee().write(region.at + region::NOTE, &note.bytes())?;
     apply(calls.tracee(), records).map_err(|e| Error::Unsupported(e.to_string()))?;
     // One write, and only after it is the stack pointer moved.
     if let Err(e) = calls.tracee().write(stack.pointer, &stack.bytes()) {

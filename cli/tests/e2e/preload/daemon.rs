@@ -5,7 +5,6 @@ use std::process::Command;
 
 use super::{SERVED, kernel_is_fast, permit, preloaded_at, reason};
 use crate::common::{Running, fastpath, finish, needs_root, program, skip, start, tool, torture, wait_until};
-use crate::core_dumps::{cores_are_files, dump, expect_served, start_reader};
 
 /// A daemon that listens where every user may connect.
 pub struct Daemon {
@@ -55,18 +54,6 @@ fn a_program_is_served_with_correct_clocks() {
         outcome.out.contains("\"violations\":0}") && outcome.err == SERVED,
         "{outcome:#?}"
     );
-}
-
-#[test]
-fn a_core_dump_of_a_preloaded_process_says_so() {
-    let (Some(()), Some(program)) = (cores_are_files(), program("clock-glibc")) else {
-        return;
-    };
-    let (daemon, directory) = (Daemon::start(), tempfile::tempdir().expect("a directory"));
-    let command = preloaded_at(&daemon.socket(), &[&program, "2000000000", "MONOTONIC"]);
-    let running = start_reader(directory.path(), &command, &program);
-    wait_until("the image", || running.pid().is_served());
-    expect_served(dump(directory.path(), running), "preload", "clock_gettime");
 }
 
 /// Regression test: `probe` and `guard` did not recognize fastpath where the library had put it: "goes by vdso".

@@ -16,7 +16,6 @@ use super::threads::AllStopped;
 use super::watchdog::LastResort;
 use super::{interrupted_at, thread_in, until_no_thread_is_in};
 use crate::abi;
-use crate::core_note::CoreNote;
 use crate::maps;
 use crate::redirection::{Journal, Purpose, Record, State, mapping};
 use crate::region;
@@ -84,7 +83,6 @@ fn take_back(session: &Session<'_>, found: &Found) -> Answer<bool> {
     let state = (State::Withdrawn as u32).to_le_bytes();
     let tracee = all.threads[0].tracee();
     tracee.write(found.at + region::JOURNAL + Journal::STATE_AT, &state)?;
-    tracee.write(found.at + region::NOTE, &CoreNote::detached().bytes())?;
     if !may_be_cleared || session.stop_time.is_over() {
         return Ok(false);
     }

@@ -25,7 +25,6 @@ mod watchdog;
 use fastpath_page::Grant;
 
 use crate::abi::sites::Shape;
-use crate::core_note::CoreNote;
 use crate::error::Error;
 use crate::hooked_calls::HookedCalls;
 use crate::mailbox_layout::HookState;
@@ -280,7 +279,6 @@ fn write(all: &mut AllStopped<'_>, plan: &RegionPlan, at: u64) -> Answer<()> {
     if journal != plan.journal.bytes()? {
         return Err(Error::Unsupported("the process changed meanwhile".into()).into());
     }
-    tracee.write(at + region::NOTE, &CoreNote::from_plan(plan, "attach").bytes())?;
     apply(tracee, &plan.journal.records).map_err(|e| match e {
         NotApplied::Changed { address } => Refusal::ChangedSince { address },
         NotApplied::Sealed { why } => Refusal::Sealed { why },

@@ -38,12 +38,10 @@ pub use plan_region::{RegionPlan, region_for};
 /// so the region is complete as soon as it is mapped, and /proc/PID/maps identifies it.
 pub const REGION_NAME: &str = "fastpath-region";
 
-/// Returns whether a mapping is of the memory of a region. A file of any file system may have such a name. A core dump
-/// states no devices.
+/// Returns whether a mapping is of the memory of a region. A file of any file system may have such a name.
 pub(crate) fn is_region(mapping: &Mapping) -> bool {
     let name = mapping.name.strip_prefix("/memfd:");
-    let is_memory = mapping.device == 0 || mapping.is_memory("/memfd:");
-    is_memory && name.is_some_and(|name| name.starts_with(REGION_NAME))
+    mapping.is_memory("/memfd:") && name.is_some_and(|name| name.starts_with(REGION_NAME))
 }
 
 /// Returns the address of the region among these mappings.
