@@ -171,14 +171,7 @@ fn compile(isa: &Isa, hook: &Path, asserts: &Path, out: &Path) -> Result<String,
 /// addresses of the functions that answer.
 fn rescue_offsets(offset: impl Fn(&str) -> Option<u64>) -> Result<Vec<(&'static str, u64, u64)>, String> {
     // Where a thunk cannot have all, it has the first ones.
-    let names = [
-        "clock_gettime",
-        "clock_gettime64",
-        "gettimeofday",
-        "time",
-        "getcpu",
-        "clock_getres",
-    ];
+    let names = ["clock_gettime", "gettimeofday", "time", "getcpu", "clock_getres"];
     let known = names
         .into_iter()
         .filter_map(|name| Some((name, offset(&format!("fp_rescue_{name}"))?)));

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use super::{attach, bytes, detach};
 use crate::common::{
-    Outcome, Pid, Running, fastpath, finish, helper_program, needs_root, program_32, start, tool, unprivileged,
-    wait_until,
+    Outcome, Pid, Running, fastpath, finish, helper_program, needs_root, start, tool, unprivileged, wait_until,
 };
 
 fn rescue(pid: Pid) -> Outcome {
@@ -164,32 +163,6 @@ fn a_program_that_is_started_with_rescue_sees_no_difference_either() {
         let outcome = finish(fastpath(&["run", "--require", "--rescue", &program, "-1"])).expect_success();
         assert!(outcome.out.contains(" 0 differences"), "{outcome:#?}");
     }
-}
-
-#[test]
-fn a_32_bit_program_that_is_started_with_rescue_sees_no_difference_either() {
-    for name in ["glibc", "glibc-static", "musl-static"] {
-        let Some(program) = program_32(&format!("raw-calls-i386-{name}")) else {
-            return;
-        };
-        for vdso in [&[][..], &["--without-vdso", "--clocks", "all"]] {
-            let command = [&["run", "--require", "--rescue"], vdso, &[program.as_str(), "-1"]].concat();
-            let outcome = finish(fastpath(&command)).expect_success();
-            assert!(outcome.out.contains(" 0 differences"), "{outcome:#?}");
-        }
-    }
-}
-
-#[test]
-fn the_calls_of_a_32_bit_program_are_rescued_from_the_start() {
-    let Some(strace) = tool("strace") else { return };
-    let Some(program) = program_32("raw-clock-i386-glibc-static") else {
-        return;
-    };
-    let plain = started(&["run", "--require", "--clocks", "all", &program]);
-    assert!(clock_calls(strace, plain.pid()) > 20, "they are rescued only on demand");
-    let rescued = started(&["run", "--require", "--rescue", &program]);
-    wait_until("reads by the page", || clock_calls(strace, rescued.pid()) <= MOST_CALLS);
 }
 
 #[test]

@@ -16,8 +16,7 @@ enum {
 	GETTIMEOFDAY = SYS_gettimeofday,
 	CLOCK_GETRES = SYS_clock_getres,
 	TIME = -1,
-	CLOCK_GETTIME64 = -2,
-	GETCPU = -3
+	GETCPU = -2
 };
 
 /* Each makes one system call for time with the registers and flags of `before`, and stores those after it. */

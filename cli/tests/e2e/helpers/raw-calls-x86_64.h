@@ -20,8 +20,7 @@ enum {
 	GETTIMEOFDAY = SYS_gettimeofday,
 	TIME = SYS_time,
 	CLOCK_GETRES = SYS_clock_getres,
-	GETCPU = SYS_getcpu,
-	CLOCK_GETTIME64 = -1
+	GETCPU = SYS_getcpu
 };
 
 /*

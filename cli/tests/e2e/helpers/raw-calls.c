@@ -47,8 +47,6 @@ static _Thread_local volatile long number_in_memory;
 
 #if defined(__x86_64__)
 #include "raw-calls-x86_64.h"
-#elif defined(__i386__)
-#include "raw-calls-i386.h"
 #else
 #include "raw-calls-aarch64.h"
 #endif
@@ -73,7 +71,7 @@ enum { PAGE = 4096 };
 static int reads_a_clock(const struct form *form) { return form->number != CLOCK_GETRES && form->number != GETCPU; }
 
 static int takes_a_clock(const struct form *form) {
-	return form->number == CLOCK_GETTIME || form->number == CLOCK_GETTIME64 || form->number == CLOCK_GETRES;
+	return form->number == CLOCK_GETTIME || form->number == CLOCK_GETRES;
 }
 
 /* Bytes that the kernel writes to a buffer. */
@@ -83,8 +81,6 @@ static unsigned size_of(const struct form *form) {
 		return sizeof(unsigned);
 	case TIME:
 		return sizeof(long);
-	case CLOCK_GETTIME64:
-		return 16;
 	default:
 		return 2 * sizeof(long);
 	}
@@ -115,7 +111,7 @@ static uintptr_t buffer(const struct form *form, unsigned which, void *on_stack)
 		return 0;
 	default:
 		/* No address of user space. */
-		return UINTPTR_MAX / 2 + 1 + (sizeof(long) == 4 ? UINTPTR_MAX / 2 - PAGE : 0) + which % PAGE;
+		return UINTPTR_MAX / 2 + 1 + which % PAGE;
 	}
 }
 
@@ -130,12 +126,7 @@ static uint64_t word(uint64_t *seed) {
 /* Returns the time that a call of this form has written. */
 static long long ns_at(const struct form *form, const void *at) {
 	long words[2] = {0, 0};
-	int64_t wide[2];
 
-	if (form->number == CLOCK_GETTIME64) {
-		memcpy(wide, at, sizeof(wide));
-		return wide[0] * 1000000000 + wide[1];
-	}
 	memcpy(words, at, size_of(form));
 	return words[0] * 1000000000LL + words[1] * (form->number == GETTIMEOFDAY ? 1000LL : 1LL);
 }

@@ -41,11 +41,6 @@ static int read_inline(struct timespec *time) {
 
 	__asm__ volatile("mov $228, %%eax\n	syscall" : "=a"(result) : "D"(1), "S"(time) : "rcx", "r11", "memory");
 	return (int)result;
-#elif defined(__i386__)
-	int result;
-
-	__asm__ volatile("mov $265, %%eax\n	int $0x80" : "=a"(result) : "b"(1), "c"(time) : "memory");
-	return result;
 #else
 	register long x0 __asm__("x0") = 1;
 	register struct timespec *x1 __asm__("x1") = time;

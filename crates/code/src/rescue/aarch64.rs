@@ -232,7 +232,6 @@ mod tests {
             objects: Vec::new(),
             data_sections: Vec::new(),
             relocated: Vec::new(),
-            global_offsets: None,
             entry: 0x1000,
         };
         assert_eq!(find(&file, 0x1004).unwrap().bytes, SVC.to_le_bytes());

@@ -2,11 +2,10 @@
 
 use fastpath_isa::Isa;
 use object::elf::{
-    self, FileHeader32, FileHeader64, PF_X, PT_LOAD, SHF_ALLOC, SHF_EXECINSTR, SHT_REL, SHT_RELA, STT_FUNC,
-    STT_GNU_IFUNC, STT_NOTYPE,
+    self, FileHeader64, PF_X, PT_LOAD, SHF_ALLOC, SHF_EXECINSTR, SHT_REL, SHT_RELA, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE,
 };
-use object::read::elf::{ElfFile, FileHeader, ProgramHeader, Rel, Rela, SectionHeader, Sym};
-use object::{Endianness, Object, ObjectSection};
+use object::read::elf::{ElfFile, FileHeader, ProgramHeader, Rela, SectionHeader, Sym};
+use object::{Endianness, Object};
 
 use crate::rescue::frames;
 
@@ -46,35 +45,23 @@ pub(crate) struct File<'f> {
     pub data_sections: Vec<std::ops::Range<u64>>,
     /// Addresses of words that relocations change.
     pub relocated: Vec<u64>,
-    /// Address of the global offset table. i386's code states addresses relative to it.
-    pub global_offsets: Option<u64>,
     pub entry: u64,
 }
 
 /// SHT_RELR, System V ABI (gABI), "Sections"; object has no name for it.
 const SHT_RELR: u32 = 19;
 
-type Elf64<'f> = ElfFile<'f, FileHeader64<Endianness>>;
-type Elf32<'f> = ElfFile<'f, FileHeader32<Endianness>>;
+pub(super) type Elf64<'f> = ElfFile<'f, FileHeader64<Endianness>>;
 
 impl<'f> File<'f> {
     /// Returns the loaded parts of a program or library; `None` if it is of another ISA.
     pub(crate) fn parse(bytes: &'f [u8]) -> Option<File<'f>> {
-        match Elf64::parse(bytes) {
-            Ok(elf) => File::parts_of(&elf, bytes),
-            Err(_) => File::parts_of(&Elf32::parse(bytes).ok()?, bytes),
-        }
-    }
-
-    fn parts_of<E>(elf: &ElfFile<'f, E>, bytes: &'f [u8]) -> Option<File<'f>>
-    where
-        E: FileHeader<Endian = Endianness>,
-    {
+        let elf = &Elf64::parse(bytes).ok()?;
         let endian = elf.endian();
         let header = elf.elf_header();
         let isa = Isa::of_elf(header.e_machine(endian), header.is_class_64())?;
         let kind = header.e_type(endian);
-        if !matches!(isa, Isa::X86_64 | Isa::I386 | Isa::Aarch64) || (kind != elf::ET_EXEC && kind != elf::ET_DYN) {
+        if !matches!(isa, Isa::X86_64 | Isa::Aarch64) || (kind != elf::ET_EXEC && kind != elf::ET_DYN) {
             return None;
         }
         if endian != Endianness::Little {
@@ -84,7 +71,7 @@ impl<'f> File<'f> {
         for segment in elf.elf_program_headers() {
             if segment.p_type(endian) == PT_LOAD {
                 let part = Part {
-                    address: segment.p_vaddr(endian).into(),
+                    address: segment.p_vaddr(endian),
                     bytes: segment.data(endian, bytes).ok()?,
                 };
                 // No address may wrap.
@@ -103,32 +90,19 @@ impl<'f> File<'f> {
             objects: Vec::new(),
             data_sections: data_sections(elf),
             relocated: Vec::new(),
-            global_offsets: elf
-                .section_by_name(".got.plt")
-                .or_else(|| elf.section_by_name(".got"))
-                .map(|section| section.address()),
             entry: elf.entry(),
         })
     }
 
     /// Adds symbols, relocations and call frames. `None` if there are no section headers, or a table is broken.
     pub(crate) fn add_tables(&mut self, bytes: &'f [u8]) -> Option<()> {
-        match self.isa.is_64() {
-            true => self.add_tables_of(&Elf64::parse(bytes).ok()?, bytes),
-            false => self.add_tables_of(&Elf32::parse(bytes).ok()?, bytes),
-        }
-    }
-
-    fn add_tables_of<E>(&mut self, elf: &ElfFile<'f, E>, bytes: &'f [u8]) -> Option<()>
-    where
-        E: FileHeader<Endian = Endianness>,
-    {
+        let elf = &Elf64::parse(bytes).ok()?;
         if elf.elf_section_table().is_empty() {
             return None;
         }
         self.add_symbols(elf);
         self.add_relocations(elf, bytes)?;
-        let frames = frames::read(elf, self.isa);
+        let frames = frames::read(elf);
         self.functions.extend(frames.functions);
         self.labels.extend(frames.landing_pads);
         Some(())
@@ -148,15 +122,13 @@ impl<'f> File<'f> {
             .next()
     }
 
-    fn add_symbols<E: FileHeader<Endian = Endianness>>(&mut self, elf: &ElfFile<'f, E>) {
+    fn add_symbols(&mut self, elf: &Elf64<'f>) {
         let endian = elf.endian();
         for symbols in [elf.elf_symbol_table(), elf.elf_dynamic_symbol_table()] {
             for symbol in symbols.iter() {
-                let at = symbol.st_value(endian).into();
+                let at = symbol.st_value(endian);
                 match symbol.st_type() {
-                    STT_FUNC | STT_GNU_IFUNC => self
-                        .functions
-                        .push(at..at.saturating_add(symbol.st_size(endian).into())),
+                    STT_FUNC | STT_GNU_IFUNC => self.functions.push(at..at.saturating_add(symbol.st_size(endian))),
                     STT_NOTYPE => self.labels.push(at),
                     _ => self.objects.push(at),
                 }
@@ -165,29 +137,19 @@ impl<'f> File<'f> {
     }
 
     /// Adds the words that relocations change, and the addresses that they store. `None` if a table is broken.
-    fn add_relocations<E>(&mut self, elf: &ElfFile<'f, E>, bytes: &'f [u8]) -> Option<()>
-    where
-        E: FileHeader<Endian = Endianness>,
-    {
+    fn add_relocations(&mut self, elf: &Elf64<'f>, bytes: &'f [u8]) -> Option<()> {
         let endian = elf.endian();
         for section in elf.elf_section_table().iter() {
             match section.sh_type(endian) {
                 SHT_RELA => {
                     let (relocations, _) = section.rela(endian, bytes).ok()??;
                     for relocation in relocations {
-                        self.relocated.push(relocation.r_offset(endian).into());
-                        self.labels.push(relocation.r_addend(endian).into() as u64);
+                        self.relocated.push(relocation.r_offset(endian));
+                        self.labels.push(relocation.r_addend(endian) as u64);
                     }
                 }
-                SHT_REL if self.isa == Isa::I386 => {
-                    let (relocations, _) = section.rel(endian, bytes).ok()??;
-                    relocations
-                        .iter()
-                        .for_each(|relocation| self.add_relative(relocation.r_offset(endian).into()));
-                }
-                // Not in the psABIs of x86-64 and AArch64, which have RELA; and packed relocations of i386 are not read.
+                // Not in the psABIs of x86-64 and AArch64, which have RELA.
                 SHT_REL => return None,
-                SHT_RELR if self.isa == Isa::I386 => return None,
                 SHT_RELR => {
                     let words = section.data_as_array::<u64, _>(endian, bytes).ok()?;
                     self.add_packed(words);
@@ -219,25 +181,20 @@ impl<'f> File<'f> {
     fn add_relative(&mut self, at: u64) {
         self.relocated.push(at);
         let mut parts = self.data.iter().chain(&self.code);
-        let size = if self.isa.is_64() { 8 } else { 4 };
-        let word = parts.find_map(|part| part.bytes.get(part.offset(at)?..)?.get(..size));
-        self.labels.extend(word.map(|bytes| {
-            let mut word = [0; 8];
-            word[..size].copy_from_slice(bytes);
-            u64::from_le_bytes(word)
-        }));
+        let word = parts.find_map(|part| part.bytes.get(part.offset(at)?..)?.first_chunk());
+        self.labels.extend(word.map(|bytes| u64::from_le_bytes(*bytes)));
     }
 }
 
 /// Returns where the loaded sections are that have no code.
-fn data_sections<E: FileHeader<Endian = Endianness>>(elf: &ElfFile<'_, E>) -> Vec<std::ops::Range<u64>> {
+fn data_sections(elf: &Elf64<'_>) -> Vec<std::ops::Range<u64>> {
     let endian = elf.endian();
     let flags = u64::from(SHF_ALLOC | SHF_EXECINSTR);
     let sections = elf.elf_section_table().iter();
-    let data = sections.filter(|section| section.sh_flags(endian).into() & flags == u64::from(SHF_ALLOC));
+    let data = sections.filter(|section| section.sh_flags(endian) & flags == u64::from(SHF_ALLOC));
     data.map(|section| {
-        let start = section.sh_addr(endian).into();
-        start..start.saturating_add(section.sh_size(endian).into())
+        let start = section.sh_addr(endian);
+        start..start.saturating_add(section.sh_size(endian))
     })
     .collect()
 }

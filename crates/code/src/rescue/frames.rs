@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use fastpath_isa::Isa;
 use gimli::{BaseAddresses, EhFrame, EndianSlice, LittleEndian, Pointer, Reader, UnwindSection};
-use object::read::elf::{ElfFile, FileHeader};
-use object::{Endianness, Object, ObjectSection};
+use object::{Object, ObjectSection};
+
+use super::file::Elf64;
 
 /// What the call frames of a file tell about its code.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(crate) struct Frames {
 type Bytes<'f> = EndianSlice<'f, LittleEndian>;
 
 /// Reads `.eh_frame`. A broken entry ends the reading: what follows it is unknown.
-pub(crate) fn read<E: FileHeader<Endian = Endianness>>(elf: &ElfFile<'_, E>, isa: Isa) -> Frames {
+pub(super) fn read(elf: &Elf64<'_>) -> Frames {
     let mut frames = Frames::default();
     let Some(section) = elf.section_by_name(".eh_frame") else {
         return frames;
@@ -27,7 +27,7 @@ pub(crate) fn read<E: FileHeader<Endian = Endianness>>(elf: &ElfFile<'_, E>, isa
         return frames;
     };
     let mut table = EhFrame::new(bytes, LittleEndian);
-    table.set_address_size(if isa.is_64() { 8 } else { 4 });
+    table.set_address_size(8);
     let address_of = |name| elf.section_by_name(name).map_or(0, |section| section.address());
     let bases = BaseAddresses::default()
         .set_eh_frame(section.address())

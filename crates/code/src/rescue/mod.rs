@@ -1,7 +1,7 @@
 //! Finds the system calls for time, and for the CPU's number, that a program's own code makes, and proves for each whether it can be redirected to
 //! an image without any other effect.
 //!
-//! [`analyse`] reads an ELF file of x86-64, i386 or AArch64. A site is *proven* if the bytes of a jump beside the system call
+//! [`analyse`] reads an ELF file of x86-64 or AArch64. A site is *proven* if the bytes of a jump beside the system call
 //! can be replaced, and nothing can jump between them; any other is refused with its [`Reason`]. [`thunk::thunk`] makes
 //! the code to which the jump goes.
 
@@ -67,7 +67,7 @@ impl fmt::Display for Calls {
 fn dynamic(isa: Isa, part: &file::Part<'_>) -> Vec<u64> {
     let sites = match isa {
         Isa::Aarch64 => aarch64::dynamic(part.bytes),
-        isa => x86::window::dynamic(isa, part.bytes),
+        _ => x86::window::dynamic(part.bytes),
     };
     sites.into_iter().map(|at| part.address + at as u64).collect()
 }
@@ -138,8 +138,7 @@ pub struct AllSites {
 /// Returns every system call instruction of an ELF file that its functions reach, for [`thunk::to_entry`]. A file that
 /// is not one, of another ISA than x86-64 and AArch64, without section headers or with broken tables has none.
 pub fn analyse_all(bytes: &[u8]) -> AllSites {
-    let of_isa = |file: &file::File<'_>| matches!(file.isa, Isa::X86_64 | Isa::Aarch64);
-    let Some(mut file) = file::File::parse(bytes).filter(of_isa) else {
+    let Some(mut file) = file::File::parse(bytes) else {
         return AllSites::default();
     };
     if file.add_tables(bytes).is_none() {

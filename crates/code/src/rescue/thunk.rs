@@ -103,7 +103,6 @@ pub fn thunk(
     };
     let thunk = |wanted: &[Routine]| match window.isa {
         Isa::Aarch64 => aarch64::thunk(place, wanted, otherwise),
-        Isa::I386 => x86::thunk32::thunk(place, wanted, otherwise),
         _ => x86::thunk::thunk(place, wanted, otherwise),
     };
     // The jumps of x86 that keep the flags reach 127 bytes: long copied instructions leave room for fewer routines.
@@ -111,7 +110,7 @@ pub fn thunk(
 }
 
 /// Returns the thunk at `at` for a window that is loaded with `bias`, which leads every call to `entry`. `None` if the
-/// window is of another ISA than x86-64 and AArch64, or loads an address of the vsyscall page, or the thunk is out of
+/// window loads an address of the vsyscall page, or the thunk is out of
 /// a jump's reach of it. The entry may be anywhere.
 pub fn to_entry(window: &Window, bias: u64, at: u64, entry: u64) -> Option<Thunk> {
     let place = Place {
@@ -122,8 +121,7 @@ pub fn to_entry(window: &Window, bias: u64, at: u64, entry: u64) -> Option<Thunk
     };
     match window.isa {
         Isa::Aarch64 => aarch64::to_entry(place, entry),
-        Isa::X86_64 => x86::thunk::to_entry(place, entry),
-        _ => None,
+        _ => x86::thunk::to_entry(place, entry),
     }
 }
 

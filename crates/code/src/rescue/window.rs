@@ -6,8 +6,6 @@
 //! | behind | x86-64 | bytes of the `syscall` and of a `cmp` behind it, but not their first ones | in the region |
 //! | before | x86-64, for hosts' guests | whole instructions right before the `syscall` | at its own address |
 //! | behind | x86-64, for hosts' guests | the `syscall` and whole instructions after it | in the thunk |
-//! | before | i386 | the same; the call is `int $0x80` or a call of the kernel's function | at its own address |
-//! | behind | i386 | an `int $0x80` and whole instructions after it | in the thunk |
 //! | behind | AArch64 | the `svc` alone | in the thunk |
 //! | vsyscall | x86-64 | the constant of the instruction that loads the address | in the thunk |
 //!

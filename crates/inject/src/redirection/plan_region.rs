@@ -112,7 +112,8 @@ impl Known {
         }
         let region_at = self.region_at.wrapping_add(distance);
         let mut plan = RegionPlan::from_redirection(self.abi, region_at, redirection, vdso_base, self.clocks)?;
-        if rescue {
+        // 32-bit programs' hook has no routines.
+        if rescue && self.abi.hook().is_some_and(|hook| !hook.rescue.is_empty()) {
             let image = region::IMAGE as usize..region::HOOK as usize;
             plan.vdso = plan.code[image].to_vec();
             plan.add_own_image(self.abi, region_at)?;

@@ -4,7 +4,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction};
 
 use super::copy::{copied, encoded};
 use super::window::JUMP_BYTES;
-use super::{bits_of, inside};
+use super::{BITS, inside};
 use crate::rescue::thunk::{Change, Place, Thunk};
 use crate::rescue::window::Jump;
 
@@ -25,13 +25,10 @@ impl<'w> Builder<'w> {
         self.place.at + self.code.len() as u64
     }
 
-    /// Returns the distance of a jump or call of 32 bits. On i386 it reaches every address.
+    /// Returns the distance of a jump or call of 32 bits.
     pub(crate) fn distance(&self, from: u64, to: u64) -> Option<[u8; 4]> {
         let distance = to.wrapping_sub(from.wrapping_add(JUMP_BYTES as u64)) as i64;
-        match bits_of(self.place.window.isa) {
-            32 => Some((distance as u32).to_le_bytes()),
-            _ => Some(i32::try_from(distance).ok()?.to_le_bytes()),
-        }
+        Some(i32::try_from(distance).ok()?.to_le_bytes())
     }
 
     /// Returns `jmp rel32`.
@@ -53,19 +50,17 @@ impl<'w> Builder<'w> {
             return Some(Vec::new());
         }
         let first = self.place.address + from as u64;
-        let bits = bits_of(self.place.window.isa);
-        let decoder = Decoder::with_ip(bits, bytes, first, DecoderOptions::NONE);
+        let decoder = Decoder::with_ip(BITS, bytes, first, DecoderOptions::NONE);
         let instructions: Vec<Instruction> = decoder.into_iter().collect();
         let offsets = instructions.iter().map(|i| (i.ip() - self.place.address) as usize);
         let base = self.code.len();
-        if bits == 64
-            && !instructions.iter().any(Instruction::is_invalid)
+        if !instructions.iter().any(Instruction::is_invalid)
             && let Ok(copies) = copied(bytes, first, self.here(), |target| target)
         {
             self.code.extend(copies);
             return Some(offsets.map(|at| (at as u16, (base + at - from) as u16)).collect());
         }
-        let (code, copies) = encoded(bits, &instructions, self.here()).ok()?;
+        let (code, copies) = encoded(BITS, &instructions, self.here()).ok()?;
         self.code.extend(code);
         let moved = offsets.zip(copies);
         Some(moved.map(|(from, to)| (from as u16, (base + to) as u16)).collect())

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 
+use super::BITS;
 use super::bits::Bits;
 use crate::calls::word;
 use crate::rescue::file::{File, Part};
@@ -62,12 +63,10 @@ impl Flow {
         for object in &file.objects {
             search.mark(*object);
         }
-        // Tables for switches of i386's position-independent code.
-        let relative = file.global_offsets.filter(|_| search.bits() == 32);
-        for base in file.is_fixed.then_some(0).into_iter().chain(relative) {
-            file.data.iter().for_each(|part| search.words(part, base, 4));
+        if file.is_fixed {
+            file.data.iter().for_each(|part| search.words(part, 4));
             // Constants of instructions are at any byte.
-            file.code.iter().for_each(|part| search.words(part, base, 1));
+            file.code.iter().for_each(|part| search.words(part, 1));
         }
         file.code.iter().for_each(|part| search.relative_addresses(part));
         // The longest first, of those with one start: the others are a part of it.
@@ -183,10 +182,6 @@ struct Search<'a, 'f> {
 }
 
 impl Search<'_, '_> {
-    fn bits(&self) -> u32 {
-        super::bits_of(self.file.isa)
-    }
-
     fn is_near(&self, range: &Range<u64>) -> bool {
         overlaps(&self.near, range)
     }
@@ -235,7 +230,7 @@ impl Search<'_, '_> {
             return address;
         };
         let code = &self.file.code[part];
-        let mut decoder = Decoder::with_ip(self.bits(), &code.bytes[first..], address, DecoderOptions::NONE);
+        let mut decoder = Decoder::with_ip(BITS, &code.bytes[first..], address, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
         while decoder.can_decode() && decoder.ip() < end && self.is_affordable() {
             let offset = (decoder.ip() - code.address) as usize;
@@ -292,15 +287,14 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Notes every address in the words of 8 and 4 bytes of a part, which state it relative to `base`: those at
-    /// multiples of `step` bytes.
-    fn words(&mut self, part: &Part<'_>, base: u64, step: usize) {
+    /// Notes every address in the words of 8 and 4 bytes of a part: those at multiples of `step` bytes.
+    fn words(&mut self, part: &Part<'_>, step: usize) {
         let skipped = part.address.wrapping_neg() as usize % step;
         let words = part.bytes.get(skipped..).unwrap_or_default();
         for at in (0..words.len()).step_by(step) {
             let Some(low) = word(words, at) else { break };
-            self.mark(base.wrapping_add(low.into()) & 0xffff_ffff);
-            if let Some(high) = word(words, at + 4).filter(|high| *high != 0 && base == 0) {
+            self.mark(low.into());
+            if let Some(high) = word(words, at + 4).filter(|high| *high != 0) {
                 self.mark(u64::from(high) << 32 | u64::from(low));
             }
         }
@@ -309,7 +303,6 @@ impl Search<'_, '_> {
     /// Notes the target of whatever looks like a jump of 32 bits, or an address relative to it, at any byte: so none is
     /// missed, wherever instructions begin.
     fn relative_addresses(&mut self, part: &Part<'_>) {
-        let is_32_bit = self.bits() == 32;
         let opcodes =
             memchr::memchr3_iter(0xe8, 0xe9, 0x8d, part.bytes).chain(memchr::memchr2_iter(0x0f, 0xc7, part.bytes));
         for offset in opcodes {
@@ -319,7 +312,7 @@ impl Search<'_, '_> {
                 // xbegin is the last.
                 (0x0f, Some(0x80..=0x8f)) | (0xc7, Some(0xf8)) => (6, false),
                 // lea, relative to the instruction's end.
-                (0x8d, Some(operands)) if !is_32_bit && operands & 0xc7 == 0x05 => (6, true),
+                (0x8d, Some(operands)) if operands & 0xc7 == 0x05 => (6, true),
                 _ => continue,
             };
             let Some(relative) = word(bytes, size - 4) else {
@@ -327,7 +320,6 @@ impl Search<'_, '_> {
             };
             let end = part.address + (offset + size) as u64;
             let target = end.wrapping_add_signed(relative.cast_signed().into());
-            let target = if is_32_bit { target & 0xffff_ffff } else { target };
             self.land(target);
             if is_lea {
                 self.table(target);
@@ -356,7 +348,7 @@ impl Search<'_, '_> {
         let Some(code) = part.offset(from).map(|offset| &part.bytes[offset..]) else {
             return;
         };
-        let mut decoder = Decoder::with_ip(self.bits(), code, from, DecoderOptions::NONE);
+        let mut decoder = Decoder::with_ip(BITS, code, from, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
         while decoder.can_decode() && decoder.ip() < to && self.is_affordable() {
             decoder.decode_out(&mut instruction);

@@ -8,13 +8,13 @@ use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Instruct
 use memchr::memmem;
 
 use super::flow::Flow;
-use super::inside;
+use super::{BITS, inside};
 use crate::rescue::file::File;
 use crate::rescue::window::{Jump, Kind, Reason, Window};
 
 /// Size of `jmp rel32`.
 pub(crate) const JUMP_BYTES: usize = 5;
-/// Size of `syscall` and `int $0x80`.
+/// Size of `syscall`.
 const SYSCALL_BYTES: usize = 2;
 const PAGE: u64 = 4096;
 
@@ -47,10 +47,7 @@ const SHAPES: [Shape; 3] = [
 ];
 
 /// Returns the offsets of the `syscall` instructions in `code` whose number is an argument.
-pub(crate) fn dynamic(isa: Isa, code: &[u8]) -> Vec<usize> {
-    if isa == Isa::I386 {
-        return dynamic_32(code);
-    }
+pub(crate) fn dynamic(code: &[u8]) -> Vec<usize> {
     let is_dynamic = |at: &usize| {
         SHAPES
             .iter()
@@ -59,24 +56,7 @@ pub(crate) fn dynamic(isa: Isa, code: &[u8]) -> Vec<usize> {
     memmem::find_iter(code, &SYSCALL).filter(is_dynamic).collect()
 }
 
-/// glibc's syscall() for i386: mov 44(%esp), %ebp; 40, %edi; 36, %esi; 32, %edx; 28, %ecx; 24, %ebx; 20, %eax
-const GLIBC_32: &[u8] = &[
-    0x8b, 0x6c, 0x24, 0x2c, 0x8b, 0x7c, 0x24, 0x28, 0x8b, 0x74, 0x24, 0x24, 0x8b, 0x54, 0x24, 0x20, 0x8b, 0x4c, 0x24,
-    0x1c, 0x8b, 0x5c, 0x24, 0x18, 0x8b, 0x44, 0x24, 0x14,
-];
-
-/// Returns the offsets of the system calls behind that code: `int $0x80`, `call *%gs:0x10` or `call *_dl_sysinfo`.
-fn dynamic_32(code: &[u8]) -> Vec<usize> {
-    let behind = memmem::find_iter(code, GLIBC_32).map(|at| at + GLIBC_32.len());
-    behind.filter(|at| is_call_32(&code[*at..])).collect()
-}
-
-fn is_call_32(code: &[u8]) -> bool {
-    code.starts_with(&INT_80) || code.starts_with(&[0x65, 0xff, 0x15, 0x10, 0, 0, 0]) || code.starts_with(&[0xff, 0x15])
-}
-
 const SYSCALL: [u8; SYSCALL_BYTES] = [0x0f, 0x05];
-const INT_80: [u8; SYSCALL_BYTES] = [0xcd, 0x80];
 
 /// Returns the offsets of the bytes that can be a `syscall` instruction.
 pub(crate) fn all(code: &[u8]) -> impl Iterator<Item = usize> {
@@ -125,7 +105,7 @@ pub(crate) fn find(file: &File<'_>, flow: &Flow, address: u64, by: By, keeps_fir
     }
     let window = match by {
         By::Vsyscall => search.constant()?,
-        By::SystemCall if keeps_first && file.isa == Isa::X86_64 => search.inside()?,
+        By::SystemCall if keeps_first => search.inside()?,
         By::SystemCall => match search.before() {
             Ok(window) => window,
             // The reason of the first window, which is the usual one, is reported.
@@ -149,11 +129,7 @@ impl Search<'_, '_> {
 
     /// Returns whether the system call is the instruction that this ISA's programs use.
     fn is_usual(&self) -> bool {
-        let code = &self.code()[self.place.1..];
-        match self.file.isa {
-            Isa::I386 => is_call_32(code),
-            _ => code.starts_with(&SYSCALL),
-        }
+        self.code()[self.place.1..].starts_with(&SYSCALL)
     }
 
     fn address(&self, offset: usize) -> u64 {
@@ -162,13 +138,7 @@ impl Search<'_, '_> {
 
     fn decode(&self, offset: usize) -> Instruction {
         let code = &self.code()[offset..];
-        Decoder::with_ip(
-            super::bits_of(self.file.isa),
-            code,
-            self.address(offset),
-            DecoderOptions::NONE,
-        )
-        .decode()
+        Decoder::with_ip(BITS, code, self.address(offset), DecoderOptions::NONE).decode()
     }
 
     /// Returns the number that the last instruction which writes it loads, if that is a constant. Something may jump
@@ -251,11 +221,6 @@ impl Search<'_, '_> {
     /// Returns the window of the `syscall` and the instructions after it.
     fn behind(&self) -> Result<Window, Reason> {
         let (part, start) = self.place;
-        // i386's other system calls would leave an address in the thunk on the stack while they wait.
-        let call = if self.file.isa == Isa::I386 { INT_80 } else { SYSCALL };
-        if !self.code()[start..].starts_with(&call) {
-            return Err(Reason::NoRoom);
-        }
         let mut end = start + SYSCALL_BYTES;
         while end - start < JUMP_BYTES {
             if !self.flow.begins((part, end)) {

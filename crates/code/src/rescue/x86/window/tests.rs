@@ -39,7 +39,6 @@ fn window_of(
         objects: Vec::new(),
         data_sections: Vec::new(),
         relocated: Vec::new(),
-        global_offsets: None,
         entry: at,
     };
     change(&mut file);
@@ -232,63 +231,6 @@ fn i386s_calls_in_a_program_for_x86_64_are_left_alone() {
 }
 
 #[test]
-fn i386s_calls_are_replaced_where_they_return_behind_their_instruction() {
-    let number: &[u8] = &[0xb8, 0x09, 1, 0, 0];
-    let as_i386 = |file: &mut File<'_>| file.isa = Isa::I386;
-    let window = |call: &[u8], behind: &[&[u8]]| window_of(0x40_0000, &[number], call, behind, as_i386);
-    // int $0x80; call *%gs:0x10; call *0x8100000
-    for call in [
-        &[0xcd, 0x80][..],
-        &[0x65, 0xff, 0x15, 0x10, 0, 0, 0],
-        &[0xff, 0x15, 0, 0, 0x10, 8],
-    ] {
-        let found = window(call, &[RET]).unwrap();
-        assert_eq!(
-            (found.kind, &*found.bytes, found.call_bytes),
-            (Kind::Before, number, call.len())
-        );
-    }
-    // sysenter returns elsewhere.
-    assert_eq!(window(&[0x0f, 0x34], &[RET]), Err(Reason::OtherCall));
-    // A label before the call; lea 0(%esi), %esi.
-    let label: &[u8] = &[0xeb, 0];
-    let behind = [&[0x8d, 0x76, 0][..], RET];
-    let found = window_of(0x40_0000, &[label], &[0xcd, 0x80], &behind, as_i386).unwrap();
-    assert_eq!((found.kind, found.bytes.len()), (Kind::Behind, 5));
-    let refusal = window_of(
-        0x40_0000,
-        &[label],
-        &[0x65, 0xff, 0x15, 0x10, 0, 0, 0],
-        &behind,
-        as_i386,
-    );
-    assert_eq!(refusal, Err(Reason::NoRoom));
-}
-
-#[test]
-fn tables_relative_to_the_global_offset_table_are_jumps_too() {
-    let two: [&[u8]; 2] = [&[0x8b, 0x74, 0x24, 4], &[0x31, 0xff]]; // mov 4(%esp), %esi; xor %edi, %edi
-    let into = 0x40_0004_u32;
-    let word = |word: u32| -> &'static [u8] { word.to_le_bytes().to_vec().leak() };
-    let with_word = |bytes: &'static [u8]| {
-        window_of(0x40_0000, &two, &[0xcd, 0x80], &[RET], move |file| {
-            file.isa = Isa::I386;
-            file.is_fixed = false;
-            file.global_offsets = Some(0x50_0000);
-            file.data.push(Part {
-                address: 0x60_0000,
-                bytes,
-            });
-        })
-    };
-    assert_eq!(
-        with_word(word(into.wrapping_sub(0x50_0000))),
-        Err(Reason::Landing(into.into()))
-    );
-    assert!(with_word(word(into)).is_ok());
-}
-
-#[test]
 fn a_load_of_a_vsyscall_is_replaced_in_its_constant() {
     // mov $0xffffffffff600000, %rax; call *%rax; ret
     let code: &[u8] = &[0x48, 0xc7, 0xc0, 0, 0, 0x60, 0xff, 0xff, 0xd0, 0xc3];
@@ -305,7 +247,6 @@ fn a_load_of_a_vsyscall_is_replaced_in_its_constant() {
         objects: Vec::new(),
         data_sections: Vec::new(),
         relocated: Vec::new(),
-        global_offsets: None,
         entry: 0x40_0000,
     };
     let found = find(&file, &Flow::around(&file, [0x40_0003]), 0x40_0003, By::Vsyscall, true).unwrap();
@@ -363,7 +304,6 @@ fn kept(before: &[&[u8]], behind: &[&[u8]], landing: Option<usize>) -> Result<Wi
         objects: Vec::new(),
         data_sections: Vec::new(),
         relocated: Vec::new(),
-        global_offsets: None,
         entry: 0x40_0000,
     };
     let site = 0x40_0000 + before.len() as u64;
