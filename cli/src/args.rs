@@ -183,16 +183,11 @@ that refuses the system call.
 
 Costs are in nanoseconds per call.
 
-Exit status: 0; 2 usage error; 69 this kernel cannot start programs of that ISA; 74 the output cannot be written.")]
+Exit status: 0; 2 usage error; 74 the output cannot be written.")]
 pub struct Probe {
     /// Print one line of JSON
     #[arg(long)]
     pub json: bool,
-
-    /// ISA of the programs: on x86-64, 32-bit programs have their own vDSO, and a small 32-bit program measures it
-    #[arg(long, value_name = "ISA", default_value = std::env::consts::ARCH,
-          value_parser = clap::builder::PossibleValuesParser::new(fastpath_measure::Probe::isas()))]
-    pub isa: String,
 }
 
 /// Explain why clocks are slow here, or are not, and what to do about it

@@ -6,18 +6,11 @@ use fastpath_publish::evidence::{self, Distrust, Trust};
 
 use crate::args;
 use crate::document;
-use crate::exit;
 use crate::output::{self, nanoseconds};
 
 /// Runs the command; returns its exit status.
 pub fn run(options: &args::Probe) -> i32 {
-    let probe = match Probe::run_for(&options.isa) {
-        Ok(probe) => probe,
-        Err(why) => {
-            output::note(format_args!("probe: {why}"));
-            return exit::CANNOT_TELL;
-        }
-    };
+    let probe = Probe::run();
     if options.json {
         document::print("probe", &probe)
     } else {

@@ -183,7 +183,6 @@ fn every_crate_can_be_packaged_with_what_its_build_reads() {
         ),
         ("fastpath-image", &["vdso/clock_gettime.c", "vdso/page.h"]),
         ("fastpath-inject", &["hook/hook.c", "vdso/page.h"]),
-        ("fastpath-measure", &["prober/prober.c"]),
     ] {
         let package = packages
             .get(name)

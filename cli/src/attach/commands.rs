@@ -53,7 +53,7 @@ pub fn attach(options: &args::Attach) -> i32 {
         note(why.refusal());
         return NO_PAGE;
     }
-    let clocks = match select(options.clocks.as_ref(), options.rescue, false, false) {
+    let clocks = match select(options.clocks.as_ref(), options.rescue, false) {
         Ok(clocks) => clocks,
         Err(why) => {
             note(format_args!("{why}; nothing was attached"));

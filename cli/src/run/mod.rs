@@ -70,8 +70,7 @@ fn prepare(options: &args::Run) -> Prepared {
         return Prepared::Refused(Distrust::NotReadable.refusal());
     }
     let may = View::read("self", libc::AT_FDCWD).and_then(|view| view.may_serve(path.as_os_str()));
-    let is_32_bit = may.as_ref().is_ok_and(|isa| !isa.is_64());
-    let clocks = match select(options.clocks.as_ref(), options.rescue, options.without_vdso, is_32_bit) {
+    let clocks = match select(options.clocks.as_ref(), options.rescue, options.without_vdso) {
         Ok(clocks) => clocks,
         Err(why) => return Prepared::Nothing(why),
     };

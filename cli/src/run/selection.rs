@@ -6,26 +6,20 @@ use fastpath_page::ClockSet;
 /// Returns the clocks that the page answers; none if programs only start without a vDSO. The error: nothing needs to be
 /// done, for this reason.
 ///
-/// `auto` measures for a millisecond at most, the paths of a 32-bit program if CMD is one. With `rescue`, all clocks are
+/// `auto` measures for a millisecond at most. With `rescue`, all clocks are
 /// served unless others are named: a program's own system calls are slow on every host.
-pub fn select(clocks: Option<&Clocks>, rescue: bool, without_vdso: bool, is_32_bit: bool) -> Result<ClockSet, String> {
+pub fn select(clocks: Option<&Clocks>, rescue: bool, without_vdso: bool) -> Result<ClockSet, String> {
     match clocks {
         None if rescue => Ok(ClockSet::ALL),
         None if without_vdso => Ok(ClockSet::NONE),
         Some(Clocks::Set(set)) => Ok(*set),
-        None | Some(Clocks::Auto) => measure(without_vdso, is_32_bit),
+        None | Some(Clocks::Auto) => measure(without_vdso),
     }
 }
 
-fn measure(without_vdso: bool, is_32_bit: bool) -> Result<ClockSet, String> {
+fn measure(without_vdso: bool) -> Result<ClockSet, String> {
     let assume = if without_vdso { Assume::NoVdso } else { Assume::SamePath };
-    // If those cannot be examined, the paths of 64-bit programs are the best guess.
-    let foreign = if is_32_bit && !without_vdso {
-        fastpath_measure::measure_for_auto_of_i386()
-    } else {
-        None
-    };
-    let measured = foreign.unwrap_or_else(|| fastpath_measure::measure_for_auto(assume));
+    let measured = fastpath_measure::measure_for_auto(assume);
     let slow = measured.iter().filter(|m| m.is_slow);
     let set = slow.fold(ClockSet::NONE, |set, m| set.union(ClockSet::of_id(m.clock.id() as u32)));
     if set.is_empty() {

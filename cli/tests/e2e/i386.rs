@@ -3,9 +3,7 @@
 
 use std::process::Command;
 
-use crate::common::{
-    comes_to, fastpath, finish, helper_program, install, needs_root, program_32, served, tool, wait_until,
-};
+use crate::common::{comes_to, fastpath, finish, helper_program, install, needs_root, program_32, served, tool};
 
 const LEAF_IN_SHELL: &str = "grep -c memfd:fastpath-page /proc/self/maps";
 const LEAF: [&str; 4] = ["grep", "-c", "memfd:fastpath-page", "/proc/self/maps"];
@@ -153,44 +151,4 @@ fn a_setuid_32_bit_program_is_left_alone() {
         outcome.err.lines().count() == 1 && outcome.err.contains("privileges"),
         "{outcome:#?}"
     );
-}
-
-#[test]
-fn probe_shows_the_paths_of_32_bit_programs() {
-    if program_32("thirty-two-bit").is_none() {
-        return;
-    }
-    let probe = |prefix: &[&str]| {
-        let command = [
-            prefix,
-            &[env!("CARGO_BIN_EXE_fastpath"), "probe", "--isa", "i386", "--json"],
-        ]
-        .concat();
-        let mut run = Command::new(command[0]);
-        run.args(&command[1..]);
-        finish(run).expect_success().out
-    };
-    let monotonic = |json: &str| {
-        let found = json
-            .split("{\"clock\":\"MONOTONIC\",")
-            .nth(1)
-            .expect("MONOTONIC")
-            .to_owned();
-        found.split('}').next().unwrap_or_default().to_owned()
-    };
-    let here = probe(&[]);
-    assert!(here.contains(",\"isa\":\"i386\","), "{here}");
-    assert!(!monotonic(&here).contains("\"path\":\"fastpath\""), "{here}");
-    let fastpath = env!("CARGO_BIN_EXE_fastpath");
-    // If fastpath gets no CPU at the start, the program runs untouched.
-    wait_until("a lost path", || {
-        let lost = probe(&[fastpath, "run", "--without-vdso", "--"]);
-        monotonic(&lost).contains("\"path\":\"syscall\"")
-    });
-    // If the publisher gets no CPU for longer than an anchor lasts, the kernel answers.
-    for served in [crate::common::SERVED, crate::common::SERVED_WITHOUT_VDSO] {
-        wait_until(&format!("fastpath's path with {served:?}"), || {
-            monotonic(&probe(&[&[fastpath], served].concat())).contains("\"path\":\"fastpath\"")
-        });
-    }
 }

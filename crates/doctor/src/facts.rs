@@ -58,9 +58,6 @@ pub struct Facts {
     pub here: Process,
     /// The process that was asked about.
     pub process: Option<Process>,
-    /// Every clock id as programs of that process's ISA read it, if that is not this process's ISA and could be
-    /// measured.
-    pub process_clocks: Option<Vec<ClockReport>>,
     /// The running programs that read the counter as a clock; looked for where the CPUs' counters differ or may change
     /// their rate, unless a process was asked about.
     #[serde(default)]
@@ -71,7 +68,6 @@ impl Facts {
     /// Returns the facts about the host alone, without names, paths and addresses: others may read them.
     pub(crate) fn without_names(mut self) -> Facts {
         self.process = None;
-        self.process_clocks = None;
         self.counter_programs = None;
         self.here.pid = 0;
         self.here.name = None;

@@ -1,13 +1,13 @@
 //! Gathers all facts, in an order that gives the rate's measurement a long base without waiting for it.
 
-use super::facts::{Counter, Facts, Kernel, KernelLog, Machine, Process, Stated, StatedBy};
+use super::facts::{Counter, Facts, Kernel, KernelLog, Machine, Stated, StatedBy};
 use super::root::Root;
 use super::{DoctorOptions, arch, counter_reads, host, kernel_log, process, rate};
 use fastpath_evidence::{Drift, Evidence, Timeouts, Warp};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
 use fastpath_measure::functions::Functions;
-use fastpath_measure::probe::{ClockReport, Probe};
+use fastpath_measure::probe::Probe;
 use fastpath_measure::vdso::Vdso;
 use fastpath_measure::{Limit, Monotonicity, monotonicity};
 use std::borrow::Cow;
@@ -100,7 +100,6 @@ pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, Stri
         functions: probe.functions,
         vsyscall: probe.vsyscall,
         here,
-        process_clocks: asked.as_ref().and_then(clocks_of_its_isa),
         process: asked,
         counter_programs: None,
     };
@@ -112,17 +111,6 @@ pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, Stri
         start.rate()
     });
     Ok(facts)
-}
-
-/// Measures the clocks of a process of another ISA. It has another vDSO, which a kernel may lack, or which may be
-/// slower.
-fn clocks_of_its_isa(process: &Process) -> Option<Vec<ClockReport>> {
-    let isa = process.isa.as_deref()?;
-    let is_other = isa != std::env::consts::ARCH && Probe::isas().contains(&isa);
-    is_other
-        .then(|| Probe::run_for(isa).ok())
-        .flatten()
-        .map(|probe| probe.clocks)
 }
 
 /// Looks for backward steps of the clocks that cannot be set. Leaves out those whose system call may kill.

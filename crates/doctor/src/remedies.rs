@@ -206,13 +206,12 @@ fn of_stand_in(facts: &Facts, findings: &[Finding], name: &str) -> Vec<Remedy> {
 
 /// Returns whether `fastpath run` would make any slow clock fast.
 fn is_served_by_run(facts: &Facts, findings: &[Finding]) -> bool {
-    const SERVED: [&str; 6] = [
+    const SERVED: [&str; 5] = [
         "counter-unused",
         "no-vdso",
         "clock-not-in-vdso",
         "vdso-dear",
         "process-without-vdso",
-        "process-slow-in-its-isa",
     ];
     let slow = |finding: &Finding| finding.severity == Severity::Slow;
     let bypasses = findings.iter().any(|finding| finding.id == "process-bypasses-vdso");

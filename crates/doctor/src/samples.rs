@@ -126,7 +126,6 @@ pub(super) fn healthy() -> Facts {
         }],
         here: own_process(),
         process: None,
-        process_clocks: None,
         counter_programs: None,
     }
 }
@@ -407,15 +406,14 @@ pub(super) fn bypassing_process() -> Facts {
     facts
 }
 
-/// Returns a 32-bit process on a host whose 64-bit clocks are fast and whose 32-bit clocks are not.
+/// Returns a 32-bit process on a host that lost its counter.
 pub(super) fn other_isa() -> Facts {
-    let mut facts = healthy();
+    let mut facts = hpet();
     facts.process = Some(Process {
         word_bits: Some(32),
         isa: Some("i386".to_owned()),
         ..process()
     });
-    facts.process_clocks = Some(clocks(Path::Syscall, 160.0, 158.0).0);
     facts
 }
 

@@ -46,11 +46,6 @@ impl PageCopy {
         };
         Some(PageCopy(page))
     }
-
-    /// Leaks the copy, for the rest of the process's life.
-    pub fn leak(self) -> &'static Page {
-        Box::leak(self.0)
-    }
 }
 
 impl Deref for PageCopy {

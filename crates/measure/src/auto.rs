@@ -6,7 +6,7 @@ use crate::price::{Effort, ticks_per_call, ticks_per_call_at_a_glance};
 use crate::stats::tenths;
 use crate::timer::Timer;
 use crate::verdict::costs_too_much;
-use crate::{counter, foreign, host, path};
+use crate::{counter, host, path};
 use serde::Serialize;
 use std::cell::LazyCell;
 
@@ -96,37 +96,6 @@ pub fn measure_for_auto(assume: Assume) -> Vec<PresentPath> {
     looks.into_iter().map(present).collect()
 }
 
-/// Does the same for 32-bit programs on an x86-64 kernel, with a program of that kind. Takes less than 3 ms. Returns
-/// `None` if the measurement is impossible here, or unsafe because this process is under a seccomp filter.
-pub fn measure_for_auto_of_i386() -> Option<Vec<PresentPath>> {
-    let timer = Timer::start();
-    if !timer.is_counter() || host::seccomp_mode_of_this_process() != Some(0) {
-        return None;
-    }
-    let ns_per_tick = timer.ns_per_tick();
-    let batch_ticks = Effort::QUICK.batch_time.as_nanos() as f64 / ns_per_tick;
-    let counter = counter::ticks_per_read(&timer, Effort::QUICK)?;
-    let mut least: Vec<Option<(f64, f64)>> = vec![None; Clock::SERVED.len()];
-    let slow = |ticks: Option<(f64, f64)>| ticks.is_some_and(|(libc, syscall)| is_slow(libc, syscall, counter));
-    for _ in 0..ATTEMPTS {
-        let looks = foreign::quick_look(Clock::SERVED, batch_ticks, Effort::QUICK).ok()?;
-        for (least, look) in least.iter_mut().zip(looks) {
-            let (libc, syscall) = least.unwrap_or((f64::INFINITY, f64::INFINITY));
-            *least = look.map(|look| (libc.min(look.0), syscall.min(look.1)));
-        }
-        if !least.iter().any(|ticks| slow(*ticks)) {
-            break;
-        }
-    }
-    let present = |(clock, ticks): (&Clock, Option<(f64, f64)>)| PresentPath {
-        clock: *clock,
-        ns: ticks.map(|(libc, _)| tenths(libc * ns_per_tick)),
-        syscall_ns: ticks.map(|(_, syscall)| tenths(syscall * ns_per_tick)),
-        is_slow: slow(ticks),
-    };
-    Some(Clock::SERVED.iter().zip(least).map(present).collect())
-}
-
 /// Returns a function that tests whether the kernel answers a clock's system call.
 fn works_here() -> impl Fn(Clock) -> bool {
     // Only under a filter can the call do worse than fail, so only then is it tried in a child. Otherwise the fork is
@@ -168,26 +137,6 @@ mod tests {
                 .measured
                 .verdict;
             assert_eq!(path.is_slow, verdict == CallVerdict::Slow, "{path:?}, {verdict:?}");
-        }
-    }
-
-    #[test]
-    fn the_quick_look_at_32_bit_programs_agrees_with_the_probe_of_them() {
-        let (Ok(probe), Some(quick)) = (Probe::run_for("i386"), measure_for_auto_of_i386()) else {
-            return crate::skip::skip("no 32-bit program can be looked at here");
-        };
-        for path in quick {
-            let found = probe.clocks.iter().find(|report| report.clock == path.clock).unwrap();
-            assert_eq!(
-                path.is_slow,
-                found.measured.verdict == CallVerdict::Slow,
-                "{path:?}, {found:?}"
-            );
-            assert_eq!(
-                path.ns.is_some(),
-                found.measured.syscall_ns.is_some(),
-                "{path:?}, {found:?}"
-            );
         }
     }
 

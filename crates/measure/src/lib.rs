@@ -10,7 +10,6 @@ mod auto;
 pub mod bench;
 pub mod child;
 pub mod counter;
-mod foreign;
 pub mod functions;
 pub mod guard;
 mod histogram;
@@ -31,7 +30,7 @@ pub mod verdict;
 pub mod vsyscall;
 
 pub use accuracy::{Accuracy, ClockAccuracy, Reference, accuracy};
-pub use auto::{Assume, PresentPath, measure_for_auto, measure_for_auto_of_i386};
+pub use auto::{Assume, PresentPath, measure_for_auto};
 pub use fastpath_page::clocks::{self, Clock, Clocks, Kind, NotServed, UnknownClock};
 pub use functions::{Call, ClockFn, Functions, GetcpuFn, GettimeofdayFn, TimeFn};
 pub use histogram::{Bucket, Distribution, Histogram};

@@ -76,15 +76,12 @@ impl Evidence {
     }
 }
 
-/// The steps of a child's records; the prober uses the same numbers.
+/// The steps of a child's records.
 pub mod step {
     pub const RAW: u64 = 1;
     pub const FILTER: u64 = 2;
     pub(crate) const CONTROL: u64 = 3;
     pub const LIBC: u64 = 4;
-    pub(crate) const PRICE_LIBC: u64 = 5;
-    pub(crate) const PRICE_RAW: u64 = 6;
-    pub(crate) const EXEC: u64 = 7;
 }
 
 /// Establishes the path of each call by libc.
@@ -211,7 +208,7 @@ pub fn value(records: &[Record], step: u64, item: u64) -> Option<u64> {
         .map(|record| record[2])
 }
 
-pub(crate) fn interpret(calls: usize, records: &[Record], end: End) -> Vec<Result<u64, String>> {
+fn interpret(calls: usize, records: &[Record], end: End) -> Vec<Result<u64, String>> {
     let died = || format!("a child process that tried it {}", end.describe());
     let refused = match (value(records, step::FILTER, 0), value(records, step::CONTROL, 0)) {
         (Some(0), Some(errno)) if errno == TAKEN_AWAY as u64 => None,

@@ -1,7 +1,6 @@
 //! Determines the path that every clock takes here, and the cost of a call.
 
 use crate::clocks::Clock;
-use crate::foreign::{self, Width};
 use crate::functions::{Call, Functions};
 use crate::host::Host;
 use crate::path::{self, Evidence, Path};
@@ -16,9 +15,6 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// The name of 32-bit programs on an x86-64 kernel.
-const I386: &str = "i386";
-
 /// Pauses before a call that seems to cost too much is measured again. A call that is always slow takes a quarter of a
 /// second.
 const PAUSES: [Duration; 4] = [
@@ -32,7 +28,7 @@ const PAUSES: [Duration; 4] = [
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Probe {
-    /// The ISA of the programs that take these paths, as `--isa` names it.
+    /// The ISA of the programs that take these paths.
     pub isa: &'static str,
     /// Every clock id, in numerical order.
     pub clocks: Vec<ClockReport>,
@@ -146,77 +142,6 @@ impl Probe {
             vsyscall,
             host,
         }
-    }
-
-    /// Returns the ISAs that can be probed here, this process's own first.
-    pub fn isas() -> Vec<&'static str> {
-        let foreign = foreign::is_built().then_some(I386);
-        [std::env::consts::ARCH].into_iter().chain(foreign).collect()
-    }
-
-    /// Probes this host for programs of one of [`Probe::isas`].
-    pub fn run_for(isa: &str) -> Result<Probe, String> {
-        if isa == I386 && foreign::is_built() {
-            Probe::of_i386()
-        } else {
-            Ok(Probe::run())
-        }
-    }
-
-    /// Probes with a 32-bit program, which calls the vDSO as a C library does.
-    fn of_i386() -> Result<Probe, String> {
-        let timer = Timer::start();
-        let mut counter_ticks = counter::ticks_per_read(&timer, Effort::PROBE);
-        let ns_per_tick = timer.ns_per_tick();
-        let batch_ticks = Effort::PROBE.batch_time.as_nanos() as f64 / ns_per_tick;
-        let look = || foreign::look(timer.is_counter().then_some(batch_ticks));
-        let findings = look()?;
-        let vdso = findings.vdso.as_ref();
-        let calls = foreign::calls();
-        let price_of = |seen: &foreign::Seen| Price {
-            libc: seen.libc,
-            syscall: seen.syscall,
-        };
-        let mut prices: Vec<Price> = findings.calls.iter().map(price_of).collect();
-        for pause in PAUSES {
-            let is_doubtful =
-                |at: usize| prices[at].is_doubtful(calls[at].0, &findings.calls[at].evidence, counter_ticks, vdso);
-            if !(0..prices.len()).any(is_doubtful) {
-                break;
-            }
-            fastpath_evidence::pause(pause);
-            for (price, seen) in prices.iter_mut().zip(&look()?.calls) {
-                *price = price.least(price_of(seen));
-            }
-            counter_ticks = least(counter_ticks, counter::ticks_per_read(&timer, Effort::PROBE));
-        }
-        let counter_ns = counter_ticks.map(|ticks| ticks * ns_per_tick);
-        let mut probe = Probe {
-            isa: I386,
-            clocks: Vec::new(),
-            functions: Vec::new(),
-            vsyscall: None,
-            host: Host::look(counter_ns, vdso.map(Vdso::facts)),
-        };
-        for (((call, width), seen), price) in calls.into_iter().zip(&findings.calls).zip(prices) {
-            let measured = Measured::new(call, &seen.evidence, price.in_ns(ns_per_tick), counter_ns, vdso);
-            match (call, width) {
-                (Call::ClockGettime(clock), Width::Bits64) => probe.clocks.push(ClockReport {
-                    clock,
-                    id: clock.id(),
-                    measured,
-                }),
-                (Call::ClockGettime(_), Width::Bits32) => probe.functions.push(FunctionReport {
-                    function: "clock_gettime (32-bit time)".into(),
-                    measured,
-                }),
-                _ => probe.functions.push(FunctionReport {
-                    function: call.function().into(),
-                    measured,
-                }),
-            }
-        }
-        Ok(probe)
     }
 
     /// Returns the names of the clocks and functions that are slow and need not be.
@@ -354,40 +279,6 @@ mod tests {
         }
         let slow = monotonic.verdict == CallVerdict::Slow;
         assert_eq!(probe.slow().contains(&"MONOTONIC"), slow);
-    }
-
-    #[test]
-    fn a_probe_of_32_bit_programs_sees_the_paths_that_they_have() {
-        let probe = match Probe::run_for(I386) {
-            Ok(probe) => probe,
-            Err(why) => return crate::skip::skip(why),
-        };
-        assert_eq!((probe.isa, probe.clocks.len()), (I386, Clock::ALL.len()));
-        let clock = |clock: Clock| {
-            let found = probe.clocks.iter().find(|report| report.clock == clock).unwrap();
-            &found.measured
-        };
-        let cpu_time = clock(Clock::PROCESS_CPUTIME_ID);
-        assert_eq!(
-            (cpu_time.path, cpu_time.verdict),
-            (Path::Syscall, CallVerdict::SyscallOnly)
-        );
-        let has_vdso = probe.host.vdso.is_some();
-        for report in &probe.clocks {
-            let measured = &report.measured;
-            let in_page = matches!(measured.path, Path::Vdso | Path::Fastpath);
-            if report.clock.kind() != crate::Kind::KernelOnly {
-                assert_eq!(in_page, has_vdso, "{report:?}");
-            }
-            if measured.path != Path::Unsupported {
-                assert!(
-                    measured.ns.unwrap() > 0.5 && measured.syscall_ns.unwrap() > 20.0,
-                    "{report:?}"
-                );
-            }
-        }
-        let functions: Vec<_> = probe.functions.iter().map(|report| &*report.function).collect();
-        assert!(functions.contains(&"clock_gettime (32-bit time)"), "{functions:?}");
     }
 
     #[test]

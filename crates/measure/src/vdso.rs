@@ -3,7 +3,6 @@
 use crate::Clock;
 use crate::counter;
 use crate::functions::{Call, Functions};
-use fastpath_evidence::PageCopy;
 use fastpath_isa::Isa;
 use fastpath_os::Mapping;
 use fastpath_page::{MAPPED_NAME, PAGE_SIZE, Page, Reader};
@@ -31,8 +30,6 @@ pub struct Vdso {
     page: Option<MappedPage>,
     /// Whether it is the kernel's, redirected to fastpath's image in clock_gettime and gettimeofday alone.
     is_redirected: bool,
-    /// The clocks that a copied page answered when it was copied: the anchors in the copy expire.
-    answered: Option<Vec<Clock>>,
     /// Whether the kernel's own vDSO is mapped as well.
     kernels_is_mapped: bool,
 }
@@ -52,28 +49,6 @@ impl Vdso {
         Vdso::at(mapping.start as usize, &maps)
     }
 
-    /// Returns a vDSO copied from another process just now, with the page below the image that it is or jumps to.
-    pub fn seen(address: usize, below: &[u8], bytes: &[u8]) -> Vdso {
-        let page = MappedPage::copy(below);
-        let answered = page.as_ref().map(|page| {
-            let clocks = Clock::SERVED.iter().copied();
-            clocks.filter(|clock| page.serves(*clock)).collect()
-        });
-        Vdso {
-            address,
-            elf: fastpath_image::Vdso::parse(bytes).ok(),
-            page,
-            is_redirected: !fastpath_image::is_fastpath(bytes),
-            answered,
-            kernels_is_mapped: true,
-        }
-    }
-
-    /// Returns whether a copied page is fastpath's and answered no clock: it may have been copied between two anchors.
-    pub(crate) fn answered_nothing(&self) -> bool {
-        self.answered.as_ref().is_some_and(Vec::is_empty)
-    }
-
     fn at(address: usize, maps: &[Mapping]) -> Option<Vdso> {
         let mapping = maps
             .iter()
@@ -89,7 +64,6 @@ impl Vdso {
             page: below.or_else(|| MappedPage::redirected_to(address, bytes, elf.as_ref()?, maps)),
             is_redirected,
             elf,
-            answered: None,
             kernels_is_mapped: maps.iter().any(|mapping| mapping.name == "[vdso]"),
         })
     }
@@ -122,13 +96,9 @@ impl Vdso {
     /// Returns whether fastpath's page answers this call at present.
     pub(crate) fn serves_from_page(&self, call: Call) -> bool {
         let Some(page) = &self.page else { return false };
-        let serves = |clock| match &self.answered {
-            Some(answered) => answered.contains(&clock),
-            None => page.serves(clock),
-        };
         match call {
-            Call::ClockGettime(clock) => serves(clock),
-            Call::Gettimeofday => serves(Clock::REALTIME),
+            Call::ClockGettime(clock) => page.serves(clock),
+            Call::Gettimeofday => page.serves(Clock::REALTIME),
             Call::ClockGetres(_) | Call::Getcpu if self.is_redirected => false,
             Call::ClockGetres(_) => page.page().header.hres_res_ns.load(Ordering::Relaxed) != 0,
             // The image prefers the kernel's function if there is one.
@@ -149,7 +119,7 @@ fn hex(bytes: &[u8]) -> String {
 /// behind it.
 const IMAGE_REACH: u64 = 16 * PAGE_SIZE as u64;
 
-/// fastpath's page, right below its image, or a copy of one.
+/// fastpath's page, right below its image.
 struct MappedPage(NonNull<Page>);
 
 impl MappedPage {
@@ -193,14 +163,8 @@ impl MappedPage {
         MappedPage::below(page.end as usize, maps)
     }
 
-    /// Copies a page. The copy is leaked; there is one in each probe.
-    fn copy(bytes: &[u8]) -> Option<MappedPage> {
-        Some(MappedPage(NonNull::from(PageCopy::from_bytes(bytes)?.leak())))
-    }
-
     fn page(&self) -> &Page {
-        // SAFETY: the page lies in a mapping that stays for as long as the image does, or is leaked; it consists of
-        // atomics.
+        // SAFETY: the page lies in a mapping that stays for as long as the image does; it consists of atomics.
         unsafe { self.0.as_ref() }
     }
 

@@ -6,13 +6,11 @@ use super::super::words::nanoseconds;
 use super::{Line, Mark, line};
 use fastpath_measure::clocks::Kind;
 use fastpath_measure::path::Path;
-use fastpath_measure::probe::{ClockReport, Measured};
+use fastpath_measure::probe::Measured;
 use fastpath_measure::verdict::{self, CallVerdict};
 use fastpath_measure::{ClockMonotonicity, Monotonicity};
 
 const CLOCKS: &str = "clocks";
-
-const OTHER_ISA: &str = "clocks of programs of that process's ISA";
 
 pub(super) fn from_facts(facts: &Facts) -> Vec<Line> {
     let clocks = facts
@@ -51,21 +49,6 @@ fn of_monotonicity(seen: &Monotonicity) -> Line {
     };
     let shows = format!("{shows} ({} reads by {} threads)", seen.reads, seen.threads);
     line(CLOCKS, "go backward", mark, shows, "measured")
-}
-
-/// Returns the clocks as programs of the asked process's ISA read them, if that is another ISA than this process's.
-pub(super) fn of_other_isa(facts: &Facts) -> Vec<Line> {
-    let reports = facts.process_clocks.iter().flatten();
-    let reports = reports.filter(|report| report.clock.kind() != Kind::KernelOnly);
-    let of_report = |report: &ClockReport| {
-        let measured = &report.measured;
-        let why = measured.why.as_ref();
-        Line {
-            section: OTHER_ISA.into(),
-            ..of_call(report.clock.name(), measured, why, facts.counter.read_ns)
-        }
-    };
-    reports.map(of_report).collect()
 }
 
 /// Returns the reason why paths could not be established, if it is the same for all such calls.

@@ -60,7 +60,6 @@ pub(super) fn from_facts(facts: &Facts) -> Vec<Line> {
         .flat_map(|asked| process::from_facts(process::ASKED, asked));
     asked
         .chain(clocks::from_facts(facts))
-        .chain(clocks::of_other_isa(facts))
         .chain(kernel::from_facts(facts))
         .chain(counter::from_facts(facts))
         .chain(process::from_facts(process::PROCESS, &facts.here))

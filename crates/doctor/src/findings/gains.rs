@@ -27,17 +27,12 @@ pub(crate) fn gains(facts: &Facts) -> Vec<Gain> {
     let (Some(process), Some(read_ns)) = (&facts.process, facts.counter.read_ns) else {
         return Vec::new();
     };
-    let clocks = if is_of_other_isa(process) {
-        facts.process_clocks.as_ref()
-    } else {
-        Some(&facts.clocks)
-    };
-    let Some(clocks) = clocks else { return Vec::new() };
     let is_distrusted = facts.verdict(Trust::AllowNonInvariant).is_err();
-    if is_distrusted || facts.machine.is_emulated() || process.asks_for_vdso == Some(false) {
+    if is_distrusted || is_of_other_isa(process) || facts.machine.is_emulated() || process.asks_for_vdso == Some(false)
+    {
         return Vec::new();
     }
-    let by_libc_here = is_of_other_isa(process) || facts.here.vdso == Some(VdsoKind::Kernel);
+    let by_libc_here = facts.here.vdso == Some(VdsoKind::Kernel);
     let now = |report: &ClockReport| match process.vdso? {
         VdsoKind::Kernel if by_libc_here => report.measured.ns,
         VdsoKind::None => report.measured.syscall_ns,
@@ -51,7 +46,10 @@ pub(crate) fn gains(facts: &Facts) -> Vec<Gain> {
             under_fastpath_ns,
         })
     };
-    let served = clocks.iter().filter(|report| Clock::SERVED.contains(&report.clock));
+    let served = facts
+        .clocks
+        .iter()
+        .filter(|report| Clock::SERVED.contains(&report.clock));
     served
         .filter_map(gain)
         .filter(|gain| gain.now_ns > 2.0 * gain.under_fastpath_ns)

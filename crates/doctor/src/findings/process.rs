@@ -1,12 +1,10 @@
 //! The process that was asked about: `process-*`.
 
 use super::super::facts::{Facts, OwnCalls, Process, VdsoKind};
-use super::super::words::{clock_names, costs, nanoseconds};
+use super::super::words::nanoseconds;
 use super::clocks::slow_counter_clocks;
 use super::{Finding, Severity, counter_reads, finding, reads};
-use fastpath_measure::clocks::{Clock, Kind};
-use fastpath_measure::probe::ClockReport;
-use fastpath_measure::verdict::CallVerdict;
+use fastpath_measure::clocks::Clock;
 
 pub(super) fn from_facts(process: &Process, facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -63,7 +61,7 @@ pub(super) fn from_facts(process: &Process, facts: &Facts) -> Vec<Finding> {
             .push(finding("process-bypasses-vdso", Severity::Slow, says).proof(&exe, "no vDSO function's name in it"));
     }
     findings.extend(process.own_calls.iter().map(|own| of_own_calls(own, process, facts)));
-    findings.extend(of_other_isa(process, facts));
+    findings.extend(of_other_isa(process));
     findings.extend(reads::find(process, facts));
     findings.extend(counter_reads::of_process(process, facts));
     if process
@@ -130,43 +128,19 @@ fn of_own_calls(own: &OwnCalls, process: &Process, facts: &Facts) -> Finding {
 const OWN_SYSTEM_CALL: &str = "own-system-call";
 const VSYSCALL: &str = "vsyscall-page";
 
-/// Reports a slow vDSO of another ISA, whose programs have a vDSO of their own.
-fn of_other_isa(process: &Process, facts: &Facts) -> Option<Finding> {
-    if !is_of_other_isa(process) {
-        return None;
-    }
-    let isa = process.isa.as_deref().unwrap_or("other");
-    let Some(clocks) = &facts.process_clocks else {
-        let says = format!("the process is an {isa} program; the cost of its calls could not be measured here");
-        return Some(finding("process-other-isa", Severity::Note, says));
-    };
-    let slow = |r: &&ClockReport| r.clock.kind() == Kind::Counter && r.measured.verdict == CallVerdict::Slow;
-    let slow: Vec<&ClockReport> = clocks.iter().filter(slow).collect();
-    let is_on_kernels_path = process.vdso == Some(VdsoKind::Kernel);
-    (is_on_kernels_path && !slow.is_empty()).then(|| {
-        let says = format!("in {isa} programs, {} cost {} a call", clock_names(&slow), costs(&slow));
-        finding("process-slow-in-its-isa", Severity::Slow, says).proof("measured", &format!("a program of {isa}"))
-    })
+/// Reports that the process is of another ISA, whose programs have a vDSO of their own.
+fn of_other_isa(process: &Process) -> Option<Finding> {
+    let isa = process.isa.as_deref().filter(|_| is_of_other_isa(process))?;
+    let says = format!("the process is an {isa} program; the cost of its calls is not measured");
+    Some(finding("process-other-isa", Severity::Note, says))
 }
 
 pub(super) fn is_of_other_isa(process: &Process) -> bool {
     process.isa.as_deref().is_some_and(|isa| isa != std::env::consts::ARCH)
 }
 
-/// Returns the clocks as the process that was asked about reads them; without one, as this process does.
-pub(super) fn clocks_of_subject(facts: &Facts) -> &[ClockReport] {
-    let is_other = facts.process.as_ref().is_some_and(is_of_other_isa);
-    facts
-        .process_clocks
-        .as_ref()
-        .filter(|_| is_other)
-        .unwrap_or(&facts.clocks)
-}
-
 fn call_price(facts: &Facts) -> String {
-    let monotonic = clocks_of_subject(facts)
-        .iter()
-        .find(|report| report.clock == Clock::MONOTONIC);
+    let monotonic = facts.clocks.iter().find(|report| report.clock == Clock::MONOTONIC);
     let ns = monotonic.and_then(|report| report.measured.syscall_ns);
     ns.map_or(String::new(), |ns| format!(", {} for CLOCK_MONOTONIC", nanoseconds(ns)))
 }

@@ -2,7 +2,6 @@
 
 use super::super::facts::{Facts, Process, ReadCaller, ReadClock, Reads, VdsoKind};
 use super::gains::{OVER_COUNTER, gains};
-use super::process::clocks_of_subject;
 use super::{Finding, Severity, finding};
 use fastpath_measure::clocks::Clock;
 
@@ -120,7 +119,7 @@ fn cost_ns(clock: Clock, process: &Process, facts: &Facts) -> Option<f64> {
         VdsoKind::Fastpath if Clock::SERVED.contains(&clock) => Some(facts.counter.read_ns? * OVER_COUNTER),
         VdsoKind::Fastpath | VdsoKind::Kernel => {
             let is_it = |report: &&fastpath_measure::probe::ClockReport| report.clock == clock;
-            clocks_of_subject(facts).iter().find(is_it)?.measured.ns
+            facts.clocks.iter().find(is_it)?.measured.ns
         }
         VdsoKind::None | VdsoKind::Other => None,
     }

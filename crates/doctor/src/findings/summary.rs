@@ -2,7 +2,7 @@
 
 use super::super::facts::{Facts, VdsoKind};
 use super::super::words::nanoseconds;
-use super::process::{clocks_of_subject, is_about_process};
+use super::process::is_about_process;
 use super::{Finding, Severity, Verdict};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::probe::Measured;
@@ -77,9 +77,7 @@ fn named(subject: Option<String>, says: Option<String>) -> String {
 }
 
 fn reference(facts: &Facts) -> String {
-    let monotonic = clocks_of_subject(facts)
-        .iter()
-        .find(|report| report.clock == Clock::MONOTONIC);
+    let monotonic = facts.clocks.iter().find(|report| report.clock == Clock::MONOTONIC);
     match monotonic.map(|report| &report.measured) {
         Some(Measured {
             ns: Some(ns),

@@ -43,7 +43,6 @@ pub(crate) fn run(options: &TraceOptions, host: Host, observer: &mut dyn Observe
     };
     let begun = Instant::now();
     let mut elapsed = None;
-    let mut host = host;
     let mut shown = Instant::now();
     let mut end = None;
     loop {
@@ -72,19 +71,19 @@ pub(crate) fn run(options: &TraceOptions, host: Host, observer: &mut dyn Observe
         }
         if shown.elapsed() >= Duration::from_secs(1) && observer.is_looking() && tracer.is_counting {
             shown = Instant::now();
-            observer.show(report(&mut tracer.tally, &mut host, begun.elapsed(), false));
+            observer.show(report(&mut tracer.tally, &host, begun.elapsed()));
         }
     }
     let elapsed = elapsed.unwrap_or_else(|| begun.elapsed());
     Ok(Outcome {
-        report: report(&mut tracer.tally, &mut host, elapsed, true),
+        report: report(&mut tracer.tally, &host, elapsed),
         end,
         running: None,
     })
 }
 
-fn report(tally: &mut Tally, host: &mut Host, elapsed: Duration, is_final: bool) -> TraceReport {
-    let rows = tally.rows(host, elapsed, None, is_final);
+fn report(tally: &mut Tally, host: &Host, elapsed: Duration) -> TraceReport {
+    let rows = tally.rows(host, elapsed, None);
     TraceReport {
         method: Method::Ptrace,
         seconds: (elapsed.as_secs_f64() * 1000.0).round() / 1000.0,

@@ -149,7 +149,7 @@ impl Watch {
         Ok(Watch { counter, sideband })
     }
 
-    fn run(mut self, options: &TraceOptions, mut host: Host, observer: &mut dyn Observer) -> Result<Outcome, String> {
+    fn run(mut self, options: &TraceOptions, host: Host, observer: &mut dyn Observer) -> Result<Outcome, String> {
         let mut tally = Tally::default();
         tally.processes = Processes::look();
         let mut started = match &options.whom {
@@ -181,7 +181,7 @@ impl Watch {
                 looked = Instant::now();
                 self.look(&mut tally, false);
                 if observer.is_looking() {
-                    observer.show(self.report(&mut tally, &mut host, begun.elapsed(), root, false));
+                    observer.show(self.report(&mut tally, &host, begun.elapsed(), root));
                 }
             }
         }
@@ -193,7 +193,7 @@ impl Watch {
         for sample in samples {
             tally.sample(&sample);
         }
-        let report = self.report(&mut tally, &mut host, elapsed, root, true);
+        let report = self.report(&mut tally, &host, elapsed, root);
         let running = started.filter(|_| end.is_none()).map(Running);
         Ok(Outcome { report, end, running })
     }
@@ -225,21 +225,14 @@ impl Watch {
         tally.forget_the_dead();
     }
 
-    fn report(
-        &mut self,
-        tally: &mut Tally,
-        host: &mut Host,
-        elapsed: Duration,
-        root: Option<u32>,
-        last: bool,
-    ) -> TraceReport {
+    fn report(&mut self, tally: &mut Tally, host: &Host, elapsed: Duration, root: Option<u32>) -> TraceReport {
         let (calls, stacks) = self.counter.lost();
         let lost = Lost {
             calls,
             stacks,
             process_events: self.sideband.lost(),
         };
-        let rows = tally.rows(host, elapsed, root, last);
+        let rows = tally.rows(host, elapsed, root);
         TraceReport {
             method: Method::Bpf,
             seconds: (elapsed.as_secs_f64() * 1000.0).round() / 1000.0,

@@ -12,28 +12,18 @@ use std::time::Duration;
 /// Measurements of the host on which costs and reasons depend, made before the counting.
 pub(crate) struct Host {
     native: Probe,
-    /// Measured at the end, if a 32-bit program was seen.
-    compat: Option<Probe>,
 }
 
 impl Host {
     pub(crate) fn look() -> Host {
-        Host {
-            native: Probe::run(),
-            compat: None,
-        }
+        Host { native: Probe::run() }
     }
 
-    /// Returns the cost of such a call on this host.
-    fn price_ns(&mut self, site: &Site, may_measure: bool) -> Option<f64> {
+    /// Returns the cost of such a call on this host; `None` for one of a 32-bit program, which is not measured.
+    fn price_ns(&self, site: &Site) -> Option<f64> {
         let probe = match site.abi {
             Abi::Native => &self.native,
-            Abi::Compat => {
-                if self.compat.is_none() && may_measure {
-                    self.compat = Probe::run_for(crate::trace::arch::COMPAT_NAME).ok();
-                }
-                self.compat.as_ref()?
-            }
+            Abi::Compat => return None,
             Abi::Vsyscall => {
                 let entries = &self.native.vsyscall.as_ref()?.entries;
                 let entry = entries
@@ -107,7 +97,7 @@ impl Tally {
     }
 
     /// Returns the rows, the most expensive first. With `root`, only of this process and its descendants.
-    pub(crate) fn rows(&mut self, host: &mut Host, elapsed: Duration, root: Option<u32>, is_final: bool) -> Vec<Row> {
+    pub(crate) fn rows(&mut self, host: &Host, elapsed: Duration, root: Option<u32>) -> Vec<Row> {
         let native = host.native.clone();
         let mut judge = Judge::new(&native);
         let mut sums: BTreeMap<RowKey, (u64, Vec<Site>)> = BTreeMap::new();
@@ -138,7 +128,7 @@ impl Tally {
             let Some(image) = self.processes.image(key.pid, key.since_ns) else {
                 continue;
             };
-            let price_ns = host.price_ns(&site, is_final);
+            let price_ns = host.price_ns(&site);
             let calls_per_second = calls as f64 / elapsed.as_secs_f64().max(1e-9);
             rows.push(Row {
                 pid: key.pid,

@@ -19,7 +19,6 @@ fn report(facts: Facts) -> DoctorReport {
     let said = |report: &DoctorReport| (report.verdict, report.findings.clone(), report.remedies.clone());
     let of_host = Facts {
         process: None,
-        process_clocks: None,
         counter_programs: None,
         ..facts.clone()
     };
@@ -538,29 +537,11 @@ fn a_process_without_a_vdso_is_slow_on_a_healthy_host() {
 }
 
 #[test]
-fn a_process_of_another_isa_is_judged_by_what_programs_of_that_isa_get() {
-    let slow = report(samples::other_isa());
-    assert_eq!(slow.verdict, Verdict::Slow);
-    assert!(
-        finding(&slow, "process-slow-in-its-isa")
-            .says
-            .contains("in i386 programs")
-    );
-    assert!(slow.gains.iter().any(|gain| gain.now_ns == 160.0), "{:?}", slow.gains);
-    assert!(
-        slow.remedies.iter().any(|remedy| remedy.id == "run"),
-        "{:?}",
-        slow.remedies
-    );
-    let mut facts = samples::other_isa();
-    facts.process_clocks = None;
-    let unmeasured = report(facts);
-    assert!(
-        finding(&unmeasured, "process-other-isa")
-            .says
-            .contains("could not be measured")
-    );
-    assert!(unmeasured.gains.is_empty());
+fn a_process_of_another_isa_is_named_and_no_gain_is_claimed() {
+    let report = report(samples::other_isa());
+    let says = &finding(&report, "process-other-isa").says;
+    assert!(says.contains("i386 program"), "{says}");
+    assert!(report.gains.is_empty(), "{:?}", report.gains);
 }
 
 #[test]
