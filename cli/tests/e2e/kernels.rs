@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::common::{Outcome, finish, needs_root, program, skip, tool};
+use crate::common::{Outcome, finish, helper_program, needs_root, program, skip, tool};
 
 const FASTPATH: &str = env!("CARGO_BIN_EXE_fastpath");
 #[cfg(target_arch = "x86_64")]
@@ -62,8 +62,9 @@ until say child $0 run --require -- sh -c "sh -c '$0 $gate; :'; :" | tee /tmp/ch
 	tries=$((tries + 1))
 done
 cat /tmp/child
-fastpathd=$1
-shift
+fastpathd=$1 moved=$2
+shift 2
+[ -z "$moved" ] || say moved $0 run --require --clocks all -- "$moved" moved
 for each; do
 	$0 run --require --clocks all -- "$each" 1000 MONOTONIC >/dev/null 2>&1
 	echo "program: $each $?"
@@ -97,7 +98,9 @@ echo "is: $daemon"
         "clock-rust-static",
     ];
     let programs: Vec<String> = names.into_iter().filter_map(program).collect();
-    let arguments: Vec<&str> = programs.iter().map(String::as_str).collect();
+    let moved = helper_program("moved-vdso", "cc", &["-static"]);
+    let mut arguments = vec![moved.as_deref().unwrap_or_default()];
+    arguments.extend(programs.iter().map(String::as_str));
     let Some(outcome) = on_user_mode_linux(SCRIPT, &arguments) else {
         return;
     };
@@ -109,6 +112,9 @@ echo "is: $daemon"
     for served in ["run", "trusting", "child"] {
         has(served, "ok:");
         has(served, "by fastpath");
+    }
+    if moved.is_some() {
+        has("moved", "right");
     }
     for each in programs {
         has("program", &format!("{each} 0"));

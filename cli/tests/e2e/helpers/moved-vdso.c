@@ -104,12 +104,17 @@ static void *function(unsigned long base, const char *name) {
 	const ElfW(Sym) *symbols = NULL;
 	const char *strings = NULL;
 	const unsigned *hash = NULL;
+	unsigned long bias = base;
 
-	for (int i = 0; i < elf->e_phnum; i++)
+	for (int i = 0; i < elf->e_phnum; i++) {
 		if (segment[i].p_type == PT_DYNAMIC)
 			dynamic = (const void *)(base + segment[i].p_offset);
+		/* User Mode Linux's is linked to an address. */
+		if (segment[i].p_type == PT_LOAD)
+			bias = base - segment[i].p_vaddr;
+	}
 	for (; dynamic && dynamic->d_tag != DT_NULL; dynamic++) {
-		const void *at = (const void *)(base + dynamic->d_un.d_ptr);
+		const void *at = (const void *)(bias + dynamic->d_un.d_ptr);
 
 		if (dynamic->d_tag == DT_SYMTAB)
 			symbols = at;
@@ -120,7 +125,7 @@ static void *function(unsigned long base, const char *name) {
 	}
 	for (int i = 0; symbols && i < 40; i++)
 		if (!strcmp(strings + symbols[i].st_name, name))
-			return (void *)(base + symbols[i].st_value);
+			return (void *)(bias + symbols[i].st_value);
 	return NULL;
 }
 

@@ -4,6 +4,7 @@
 //! It lies at the start of the region's page [`region::JOURNAL`], complete before the first change is made. It is not
 //! trusted: a fastpath that undoes a change checks first that it is there.
 
+use super::stub::is_stub;
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
 use crate::memory::Memory;
@@ -127,7 +128,7 @@ impl Record {
     /// Returns whether an address is in the middle of this change, though an instruction of the changed code may begin
     /// there: such a change leaves the first byte as it is, or replaces a function. Or it is in a stub, where there was no code.
     pub fn is_inside(&self, address: u64) -> bool {
-        let is_stub = self.purpose == Purpose::Entry && self.original.iter().all(|byte| *byte == 0);
+        let is_stub = is_stub(self);
         let keeps_first = self.original.first() == self.replacement.first();
         let first = self.address + u64::from(!is_stub);
         (is_stub || keeps_first || self.purpose == Purpose::Seat)

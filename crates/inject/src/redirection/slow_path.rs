@@ -13,6 +13,7 @@ use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _}
 
 use super::call_frames::{Frames, Table};
 use super::seat::{Seat, Source};
+use super::stub::end_of_file;
 use super::{EntryPatch, Purpose, Record, x86};
 use crate::remote::tail;
 
@@ -134,12 +135,7 @@ fn places(
     table_size: u64,
     code_size: u64,
 ) -> Option<(u64, u64)> {
-    let headers = u64::from(header.e_shentsize(Little)) * u64::from(header.e_shnum(Little));
-    let end_of_headers = header.e_shoff(Little).checked_add(headers)?;
-    let ends = segments
-        .iter()
-        .map(|segment| segment.p_offset(Little).saturating_add(segment.p_filesz(Little)));
-    let end_of_file = ends.fold(end_of_headers, u64::max);
+    let end_of_file = end_of_file::<FileHeader64<Little>>(vdso)?;
     let free = vdso.get(end_of_file.try_into().ok()?..vdso.len().checked_sub(tail::BYTES)?)?;
     let loads = segments.iter().filter(|segment| segment.p_type(Little) == PT_LOAD);
     let start = end_of_file.next_multiple_of(4);

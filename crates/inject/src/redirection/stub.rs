@@ -4,33 +4,43 @@
 
 use fastpath_image::Isa;
 use fastpath_page::PAGE_SIZE;
+use object::LittleEndian as Little;
+use object::elf::{FileHeader32, FileHeader64};
+use object::read::elf::{FileHeader, ProgramHeader};
 
-use super::{Entry, EntryPatch, Redirection, aarch64, x86};
+use super::{Entry, EntryPatch, Purpose, Record, Redirection, aarch64, x86};
 use crate::remote::tail;
 
 /// Alignment of a stub.
 const ALIGNMENT: usize = 16;
-/// Bytes of zeros that may be the end of the file: its last section header.
-const END_OF_FILE: usize = 64;
-
-/// Returns the offset of the last room for a stub of this size in a vDSO that is used from `end` on. The kernel maps whole pages, with
-/// zeros behind the file, which may be all that is known here.
-fn room(vdso: &[u8], end: usize, size: usize) -> Option<usize> {
-    let at = end.checked_sub(size)? & !(ALIGNMENT - 1);
-    let from = at.checked_sub(END_OF_FILE)?;
-    let mut free = vdso.iter().skip(from).take(end - from);
-    free.all(|byte| *byte == 0).then_some(at)
-}
-
 /// Returns the most bytes of a stub.
 fn size(isa: Isa) -> usize {
     if isa == Isa::I386 { 48 } else { 64 }
 }
 
+/// Returns whether a change is a stub, and not the jump of an entry point, which has five bytes at most.
+pub(super) fn is_stub(record: &Record) -> bool {
+    record.purpose == Purpose::Entry && record.original.len() > x86::JUMP_BYTES
+}
+
+/// Returns the offset of the end of a vDSO's file by its headers.
+pub(super) fn end_of_file<H: FileHeader<Endian = Little>>(vdso: &[u8]) -> Option<u64> {
+    let header = H::parse(vdso).ok()?;
+    let sections = u64::from(header.e_shentsize(Little)) * u64::from(header.e_shnum(Little));
+    let end_of_headers = header.e_shoff(Little).into().checked_add(sections)?;
+    let segments = header.program_headers(Little, vdso).ok()?.iter();
+    let ends = segments.map(|segment| {
+        segment
+            .p_offset(Little)
+            .into()
+            .saturating_add(segment.p_filesz(Little).into())
+    });
+    Some(ends.fold(end_of_headers, u64::max))
+}
+
 impl Redirection {
-    /// Returns the address of a new stub for the function `entry` that goes to `target` in the image. Where a vDSO has no
-    /// unused bytes, as User Mode Linux's, which copies a whole page, x86 entries go to the image directly: a program
-    /// that moves such a vDSO away is not protected.
+    /// Returns the address of a new stub for the function `entry` that goes to `target` in the image. The kernel maps whole pages of a
+    /// vDSO: behind the file are zeros, or, in User Mode Linux, which copies a page, whatever is behind the vDSO in its memory.
     pub(super) fn add_stub(
         &mut self,
         isa: Isa,
@@ -38,18 +48,19 @@ impl Redirection {
         entry: &Entry<'_>,
         target: u64,
     ) -> Result<u64, String> {
-        let stubs = self
-            .patches
-            .iter()
-            .filter(|patch| patch.original.iter().all(|byte| *byte == 0));
-        let lowest = stubs.map(|patch| (patch.address - entry.base) as usize).min();
-        let tail = entry.code.len().next_multiple_of(PAGE_SIZE).checked_sub(tail::BYTES);
-        let room = lowest.or(tail).and_then(|end| room(entry.code, end, size(isa)));
-        let at = match room {
-            Some(room) => entry.base + room as u64,
-            None if isa.is_x86() => return Ok(target),
-            None => return Err("its vDSO has no unused bytes".into()),
+        let end_of_file = match isa {
+            Isa::I386 => end_of_file::<FileHeader32<Little>>(entry.code),
+            _ => end_of_file::<FileHeader64<Little>>(entry.code),
         };
+        let free_from = end_of_file.ok_or("the end of its vDSO's file is unknown")? as usize;
+        let patches = self.patches.iter().map(|patch| (patch.address - entry.base) as usize);
+        let lowest_stub = patches.filter(|at| *at >= free_from).min();
+        let tail = entry.code.len().next_multiple_of(PAGE_SIZE).checked_sub(tail::BYTES);
+        let end = lowest_stub.or(tail).and_then(|end| end.checked_sub(size(isa)));
+        let at = end.map(|end| end & !(ALIGNMENT - 1)).filter(|at| *at >= free_from);
+        let room = at.and_then(|at| entry.code.get(at..at + size(isa)));
+        let (offset, original) = at.zip(room).ok_or("its vDSO has no unused bytes")?;
+        let at = entry.base + offset as u64;
         let mut code = match isa {
             Isa::X86_64 => x86::stub(entry, target, at)?,
             Isa::I386 => x86::stub_of_32_bits(entry, function, target, at)?,
@@ -66,7 +77,7 @@ impl Redirection {
         self.patches.push(EntryPatch {
             function,
             address: at,
-            original: vec![0; code.len()],
+            original: original.to_vec(),
             replacement: code,
         });
         Ok(at)

@@ -57,6 +57,29 @@ fn this_machines_vdso_can_be_redirected_and_only_its_clock_functions_are() {
     assert_eq!(functions, ["clock_gettime"; 2]);
 }
 
+/// User Mode Linux's vDSO is a page of its kernel's memory: behind the file is whatever follows it there.
+#[test]
+fn a_vdso_whose_page_goes_on_behind_its_file_gets_a_stub_there_and_one_without_room_is_left_alone() {
+    let mut vdso = this_machines();
+    let sections = 60..62;
+    let end = stub::end_of_file::<object::elf::FileHeader64<object::LittleEndian>>(&vdso.bytes).unwrap() as usize;
+    vdso.bytes[end..].fill(0x5a);
+    let plan = |vdso: &Vdso| {
+        let region = vdso.base - (1 << 20);
+        region_for(&vdso.bytes, vdso.base, region, ClockSet::MONOTONIC, false)
+    };
+    let patches = plan(&vdso).unwrap().patches;
+    let at = (patches[0].address - vdso.base) as usize;
+    assert!(at >= end, "{at:#x}");
+    assert!(patches[0].original.iter().all(|byte| *byte == 0x5a));
+    let entry = iced_x86::Decoder::with_ip(64, &patches[1].replacement, patches[1].address, 0).decode();
+    assert_eq!(entry.near_branch_target(), patches[0].address);
+    // More section headers.
+    vdso.bytes[sections].copy_from_slice(&[0xff, 0]);
+    let refusal = plan(&vdso).err().map(|why| why.to_string()).unwrap_or_default();
+    assert!(refusal.contains("no unused bytes"), "{refusal}");
+}
+
 /// Regression test: Linux 7.2 exports a function that fastpath does not know, and `run` refused every program on it.
 #[test]
 fn a_vdso_with_an_unknown_function_is_redirected_all_the_same() {
