@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fastpath_evidence::{PageCopy, Residuals};
+use fastpath_inject::redirection::{Journal, Purpose};
 use fastpath_measure::Clock;
 use fastpath_os::Mapping;
 use fastpath_page::{ClockSet, MAPPED_NAME, Page, Reader};
@@ -88,6 +89,9 @@ struct Served {
     publisher: Option<u32>,
     /// Whether that process is alive.
     publisher_is_alive: Option<bool>,
+    /// A C library that it has loaded again, as dlmopen(3) does: programs that it executes by that are not served.
+    #[serde(default)]
+    unseen_library: Option<String>,
     /// The requests of its tree that were not served.
     #[serde(default)]
     unserved: Option<UnservedRequests>,
@@ -226,6 +230,15 @@ fn text(status: &Status) -> String {
             outside.join(", ")
         ));
     }
+    let unseen = |served: &Served| {
+        let library = fastpath_os::printable(served.unseen_library.as_ref()?);
+        let line = format!(
+            "{} has loaded {library} again: its calls there are not seen (docs/limits.md)",
+            served.pid
+        );
+        Some(output::fitted(&line))
+    };
+    text.extend(status.processes.iter().filter_map(unseen));
     let counted = status.processes.iter().map(|served| (served.pid, &served.unserved));
     text.extend(unserved::sentences(counted).iter().map(|line| output::fitted(line)));
     if status.unreadable > 0 {
@@ -414,13 +427,20 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
     let now = page
         .filter(|_| counter::is_readable())
         .map(|page| (Reader::new(page), counter::of_page(page)));
-    let (by, rescued_sites, in_vdso) = by(memory_of(pid), has_region);
+    let (by, journal) = by(memory_of(pid), has_region);
+    let count = |purpose| journal.as_ref().map_or(0, |journal| journal.count(purpose));
+    // Without a changed entry point, the image itself is the vDSO.
+    let is_in_vdso = |_: &Journal| count(Purpose::Entry) == 0 || count(Purpose::Seat) > 0;
     Some(Served {
         pid,
         comm,
         by,
-        rescued_sites,
-        in_vdso,
+        rescued_sites: count(Purpose::Rescue),
+        in_vdso: journal
+            .as_ref()
+            .filter(|_| cfg!(target_arch = "x86_64"))
+            .map(is_in_vdso),
+        unseen_library: journal.as_ref().and_then(|journal| journal.unseen_library(maps)),
         rule,
         is_fresh: now.as_ref().map(|(reader, counter)| {
             let mut ids = clocks.iter();
@@ -464,11 +484,10 @@ pub fn clocks(page: &Page) -> ClockSet {
     of(&page.hres).union(of(&page.raw)).intersection(ClockSet::ALL)
 }
 
-/// Returns how a process got its page, how many of its own system calls for time are redirected, and whether its reads are in
-/// the vDSO.
+/// Returns how a process got its page, and the journal of its region, unless it is detached.
 #[cfg(target_arch = "x86_64")]
-fn by(pid: i32, has_region: bool) -> (By, usize, Option<bool>) {
-    use fastpath_inject::redirection::{Purpose, State};
+fn by(pid: i32, has_region: bool) -> (By, Option<Journal>) {
+    use fastpath_inject::redirection::State;
 
     let found = fastpath_inject::attach::find_in(pid);
     let by = match &found {
@@ -482,21 +501,18 @@ fn by(pid: i32, has_region: bool) -> (By, usize, Option<bool>) {
         _ => By::Run,
     };
     let journal = found.ok().flatten().map(|found| found.journal);
-    let Some(journal) = journal.filter(|_| by != By::Detached) else {
-        return (by, 0, None);
-    };
-    // Without a changed entry point, the image itself is the vDSO.
-    let in_vdso = journal.count(Purpose::Entry) == 0 || journal.count(Purpose::Seat) > 0;
-    (by, journal.count(Purpose::Rescue), Some(in_vdso))
+    (by, journal.filter(|_| by != By::Detached))
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn by(pid: i32, has_region: bool) -> (By, usize, Option<bool>) {
+fn by(pid: i32, has_region: bool) -> (By, Option<Journal>) {
     let maps = fastpath_os::maps::read(pid).unwrap_or_default();
-    let by = match fastpath_inject::redirection::Journal::find(pid, &maps) {
-        Ok(Some((_, Some(journal)))) if journal.is_of_start => By::Run,
+    let found = Journal::find(pid, &maps).ok().flatten();
+    let journal = found.and_then(|(_, journal)| journal);
+    let by = match &journal {
+        Some(journal) if journal.is_of_start => By::Run,
         _ if has_region => By::Attach,
         _ => By::Run,
     };
-    (by, 0, None)
+    (by, journal)
 }

@@ -72,6 +72,33 @@ fn children_of_a_program_that_the_dynamic_linker_was_executed_for_are_served() {
     comes_to(|| served(&[LINKER, "--verify", "/bin/sh"]), 0, "");
 }
 
+/// With another encoding of its first instruction.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_dynamic_linker_whose_start_is_unknown_is_reported_and_refused_with_require() {
+    let mut linker = std::fs::read("/lib64/ld-linux-x86-64.so.2").expect("glibc's");
+    let entry = u64::from_le_bytes(linker[24..32].try_into().unwrap()) as usize;
+    assert_eq!(linker[entry..entry + 3], [0x48, 0x89, 0xe7]);
+    linker[entry..entry + 3].copy_from_slice(&[0x48, 0x8b, 0xfc]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("linker");
+    install_script(&linker, &path);
+    let path = path.to_str().unwrap();
+    let outcome = finish(fastpath(&[
+        "run",
+        "--clocks",
+        "all",
+        "--require",
+        "--",
+        path,
+        "/bin/true",
+    ]));
+    let said = outcome.expect_code(125).err;
+    assert!(said.contains("it is a dynamic linker"), "{said}");
+    let outcome = finish(fastpath(&["run", "--clocks", "all", "--", path, "/bin/true"])).expect_success();
+    assert!(outcome.err.contains("will not be served"), "{outcome:#?}");
+}
+
 #[test]
 fn a_program_that_is_executed_before_the_first_anchor_is_served() {
     // Without --require, nothing waits for the anchor. A hook does not wait forever for a busy attendant.

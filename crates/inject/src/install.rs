@@ -164,7 +164,9 @@ pub fn install(
     let stays = plan.put_slow_path()?;
     let files = hooked_calls::files_at_exec(&program.code, hook);
     let mut calls = HookedCalls::plan(&*tracee.memory()?, &program.maps, at, hook, plan.room(), &files)?;
+    let unknown = program.code.unknown_linker();
     if must_see_execs {
+        unknown.map_or(Ok(()), |why| Err(Error::Unsupported(why.into())))?;
         require_execs(&calls, config, hook)?;
     }
     if config.rescue {
@@ -201,7 +203,7 @@ pub fn install(
         }
         Ok(())
     })?;
-    Ok(calls.left_alone.into_iter().next())
+    Ok(unknown.map(str::to_owned).or(calls.left_alone.into_iter().next()))
 }
 
 /// A program that is stopped at its exec.

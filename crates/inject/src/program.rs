@@ -62,19 +62,34 @@ impl Code {
         interpreter.map_or(self.loaded, |(scan, bias)| bias.wrapping_add(scan.lowest))
     }
 
+    /// Returns why the calls in the libraries that the program maps will not be seen: it is a dynamic linker.
+    pub fn unknown_linker(&self) -> Option<&'static str> {
+        let is_unknown = self.program.0.is_linker && self.linker.is_none();
+        is_unknown.then_some("it is a dynamic linker, and how it starts a program is unknown here")
+    }
+
     /// Returns whether the interpreter still has to map the C library. musl's is the interpreter itself.
     pub fn has_more_to_come(&self) -> bool {
         self.linker.is_some() || self.interpreter.is_some() && !self.program.0.is_musl()
     }
 }
 
-/// Returns the start of the lowest mapping of the file that is mapped at `address`.
+/// Returns the start of the lowest mapping of the file that is mapped at `address`. A file may be loaded more than once
+/// (dlmopen(3), LD_AUDIT): in each copy, the offsets rise with the addresses.
 pub fn file_start(maps: &[Mapping], address: u64) -> Option<u64> {
-    let at = maps.iter().find(|m| (m.start..m.end).contains(&address))?;
-    maps.iter()
-        .filter(|m| m.inode == at.inode && m.device == at.device && m.name == at.name)
-        .map(|m| m.start)
-        .min()
+    let index = maps.iter().position(|m| (m.start..m.end).contains(&address))?;
+    let at = &maps[index];
+    // Between segments, a dynamic linker leaves mappings that cannot be accessed.
+    let is_segment = |m: &&Mapping| m.readable || m.executable;
+    let is_of_file = |m: &&Mapping| m.inode == at.inode && m.device == at.device && m.name == at.name;
+    let mut lowest = at;
+    for mapping in maps[..index].iter().rev().filter(is_segment).filter(is_of_file) {
+        if mapping.offset > lowest.offset {
+            break;
+        }
+        lowest = mapping;
+    }
+    Some(lowest.start)
 }
 
 /// Returns scan and load bias of the library mapped at `mapping`; `None` if the file cannot be read, or was replaced on
@@ -113,4 +128,35 @@ pub fn scan_own_libraries(scans: &Cache) {
 pub fn is_c_library(path: &str) -> bool {
     let name = Path::new(path).file_name().and_then(|n| n.to_str()).unwrap_or_default();
     name == "libc.so.6" || name.starts_with("libc-2.") || name.starts_with("libpthread-2.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::file_start;
+
+    #[test]
+    fn each_copy_of_a_file_that_is_loaded_twice_has_a_start_of_its_own() {
+        // As glibc loads it: with a mapping between segments that cannot be accessed.
+        let copy = |at: u64| {
+            let lines = [
+                ("r--p", 0, 1, 0),
+                ("---p", 1, 2, 1),
+                ("r-xp", 2, 4, 0),
+                ("rw-p", 5, 6, 3),
+            ];
+            lines.map(|(flags, start, end, offset): (_, u64, u64, u64)| {
+                let [start, end] = [start, end].map(|page| at + (page << 12));
+                format!("{start:x}-{end:x} {flags} {offset:x}000 fe:00 12 /lib/libc.so.6\n")
+            })
+        };
+        let other = "7f0000010000-7f0000011000 r-xp 00000000 fe:00 13 /lib/other.so\n".to_owned();
+        let lines = [&copy(0x7f00_0000_0000)[..], &[other], &copy(0x7f00_0002_0000)].concat();
+        let maps = fastpath_os::maps::parse(&lines.concat());
+        for start in [0x7f00_0000_0000, 0x7f00_0002_0000] {
+            for page in [0, 2, 3, 5] {
+                assert_eq!(file_start(&maps, start + (page << 12)), Some(start), "{page}");
+            }
+        }
+        assert_eq!(file_start(&maps, 0x7f00_0001_0000), Some(0x7f00_0001_0000));
+    }
 }

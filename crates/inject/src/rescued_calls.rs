@@ -272,7 +272,7 @@ fn files_with_sites(pid: i32, maps: &[Mapping], scans: &Cache) -> Vec<RescuedFil
     let is_file = |m: &&Mapping| m.executable && m.inode != 0 && !m.name.starts_with("/memfd:");
     maps.iter()
         .filter(is_file)
-        .filter(|mapping| seen.insert((mapping.device, mapping.inode)))
+        .filter(|mapping| seen.insert(file_start(maps, mapping.start)))
         .filter_map(|mapping| RescuedFile::scan(pid, maps, mapping, scans))
         .collect()
 }

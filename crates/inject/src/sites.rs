@@ -9,8 +9,8 @@ use std::time::Duration;
 use fastpath_code::rescue::Analysis;
 pub use fastpath_code::rescue::thunk::Change;
 use fastpath_os::foreign::{Identity, Reader};
-use object::elf::{PF_X, PT_LOAD, PT_NOTE};
-use object::read::elf::{ElfFile64, ProgramHeader};
+use object::elf::{DT_SONAME, PF_X, PT_LOAD, PT_NOTE};
+use object::read::elf::{Dyn, ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, ReadRef, SymbolKind};
 
 use crate::abi::sites::{self, Shape, THUNK_BYTES, find};
@@ -62,6 +62,8 @@ pub struct Scan {
     pub interpreter: Option<String>,
     /// Lowest address that is loaded.
     pub lowest: u64,
+    /// Whether it is a dynamic linker of glibc, by its own name. musl's has the name of its C library.
+    pub is_linker: bool,
 }
 
 impl Scan {
@@ -118,8 +120,9 @@ pub fn scan<'f>(file: impl ReadRef<'f>, role: Role) -> Scan {
     sites.truncate(MOST_SITES + 1);
     Scan {
         sites,
-        interpreter,
         lowest: lowest_of(&elf).unwrap_or(0),
+        is_linker: shared_name(&elf).is_some_and(|name| name.starts_with(b"ld")),
+        interpreter,
     }
 }
 
@@ -128,6 +131,16 @@ fn lowest_of<'f>(elf: &ElfFile64<'f, Endianness, impl ReadRef<'f>>) -> Option<u6
     let endian = elf.endian();
     let loaded = elf.elf_program_headers().iter().filter(|h| h.p_type(endian) == PT_LOAD);
     Some(loaded.map(|h| h.p_vaddr(endian)).min()? & !4095)
+}
+
+/// Returns the name that a shared object gives itself.
+fn shared_name<'f, R: ReadRef<'f>>(elf: &ElfFile64<'f, Endianness, R>) -> Option<&'f [u8]> {
+    let (endian, sections) = (elf.endian(), elf.elf_section_table());
+    let (entries, link) = sections.dynamic(endian, elf.data()).ok()??;
+    let strings = sections.strings(endian, elf.data(), link).ok()?;
+    let mut entries = entries.iter();
+    let name = entries.find(|entry| entry.d_tag(endian) == u64::from(DT_SONAME))?;
+    strings.get(u32::try_from(name.d_val(endian)).ok()?).ok()
 }
 
 fn is_go<'f>(elf: &ElfFile64<'f, Endianness, impl ReadRef<'f>>) -> bool {

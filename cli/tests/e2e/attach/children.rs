@@ -60,6 +60,25 @@ fn programs_that_it_executes_are_served_from_their_start() {
 }
 
 #[test]
+fn programs_that_it_executes_by_each_of_two_copies_of_the_c_library_are_served() {
+    let Some(path) = helper_program("second-libc", "cc", &[]) else {
+        return;
+    };
+    for copy in ["first", "second"] {
+        wait_until("a program that is served", || {
+            let mut command = Command::new(&path);
+            command.args([copy, "grep", "-c", "memfd:fastpath-page", "/proc/self/maps"]);
+            let running = start(command);
+            wait_until("its library", || running.out_so_far().contains("ready"));
+            let pid = running.pid();
+            attach_with_children(pid).expect_success().expect_output("");
+            pid.signal(libc::SIGUSR1);
+            running.finish().out == "ready\n1\n"
+        });
+    }
+}
+
+#[test]
 fn without_children_the_programs_it_executes_are_not_served() {
     let Some(python) = tool("python3") else { return };
     let directory = tempfile::tempdir().expect("a directory");

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use super::{attach, detach};
 use crate::common::terminal::output_to_terminal;
-use crate::common::{Pid, fastpath, finish, program_32, served, start, wait_until};
+use crate::common::{Pid, fastpath, finish, helper_program, program_32, served, start, wait_until};
 
 /// Returns the entry of a process in the status.
 pub fn read(pid: Pid) -> Option<serde_json::Value> {
@@ -59,6 +59,21 @@ fn status_shows_attach_or_run_with_clocks_and_publisher() {
     }
     detach(attached.pid()).expect_success();
     assert_eq!(read(attached.pid()), None);
+}
+
+#[test]
+fn a_c_library_that_was_loaded_again_is_reported() {
+    let Some(path) = helper_program("second-libc", "cc", &[]) else {
+        return;
+    };
+    let running = start(served(&[&path, "second", "true"]));
+    wait_until("its library", || running.out_so_far().contains("ready"));
+    let status = read(running.pid()).expect("a process");
+    let library = status["unseen_library"].as_str();
+    assert!(library.is_some_and(|name| name.ends_with("/libc.so.6")), "{status}");
+    let text = finish(fastpath(&["status"])).expect_success().out.replace('\n', " ");
+    let words = format!("{} has loaded {} again", running.pid().0, library.unwrap());
+    assert!(text.contains(&words), "{text}");
 }
 
 #[test]

@@ -88,9 +88,9 @@ pub fn install(from: impl AsRef<Path>, to: impl AsRef<Path>, mode: u32) -> Strin
 
 /// Writes a script that every user may execute; returns its path.
 #[track_caller]
-pub fn install_script(text: &str, to: impl AsRef<Path>) -> String {
+pub fn install_script(text: impl AsRef<[u8]>, to: impl AsRef<Path>) -> String {
     let mut file = tempfile::tempfile().expect("a temporary file");
-    file.write_all(text.as_bytes())
+    file.write_all(text.as_ref())
         .and_then(|()| file.rewind())
         .expect("write");
     install_from(file, to.as_ref(), 0o755)

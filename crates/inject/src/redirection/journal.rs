@@ -8,6 +8,7 @@ use super::stub::is_stub;
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
 use crate::memory::Memory;
+use crate::program::is_c_library;
 use crate::region;
 
 /// "fastjrnl", little-endian.
@@ -168,6 +169,21 @@ impl Journal {
         };
         let bytes = Memory::open(pid)?.bytes(at + region::JOURNAL, region::JOURNAL_ROOM as usize)?;
         Ok(Some((at, Journal::parse(&bytes))))
+    }
+
+    /// Returns the name of a C library among these mappings whose calls are not seen, although another one's are: a program
+    /// may load it again.
+    pub fn unseen_library(&self, maps: &[Mapping]) -> Option<String> {
+        let is_seen = |mapping: &&Mapping| {
+            let mut hooks = self.records.iter().filter(|record| record.purpose == Purpose::Hook);
+            hooks.any(|record| mapping.range().contains(&record.address))
+        };
+        let is_libc = |m: &&Mapping| m.executable && is_c_library(&m.name) && !m.name.contains("/libpthread");
+        let (seen, unseen): (Vec<_>, Vec<_>) = maps.iter().filter(is_libc).partition(is_seen);
+        unseen
+            .first()
+            .filter(|_| !seen.is_empty())
+            .map(|library| library.name.clone())
     }
 
     /// Returns the number of changes for a purpose.
