@@ -6,8 +6,8 @@
  * LFENCE; RDTSC is right on every CPU under a 64-bit Linux, and is assembled here, for 32-bit programs too: they are
  * served where such a kernel runs, so SSE2, which includes LFENCE, always exists. Where the CPU has RDTSCP, which
  * waits for earlier loads by itself, an instance uses it instead (crates/image patches it in; the kernel's vDSO does
- * the same): it needs no assumption about LFENCE, which on AMD waits for execution only if the kernel has set a bit
- * in an MSR. Both take five bytes. The section, which is not loaded, lists their addresses.
+ * the same), unless the CPU states that LFENCE waits for execution and that costs less (docs/design/reader.md). Both
+ * take five bytes. The section, which is not loaded, lists their addresses.
  */
 #ifndef FASTPATH_COUNTER_H
 #define FASTPATH_COUNTER_H

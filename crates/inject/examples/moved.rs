@@ -226,6 +226,7 @@ fn print_mapped(image: &Image) {
         cpu: CpuFeatures {
             rdtscp: true,
             cntvctss: true,
+            ..CpuFeatures::default()
         },
         serve_clocks: true,
     };

@@ -59,6 +59,7 @@ pub struct InjectionConfig {
 
 /// Plans a region for this process's own vDSO, which is most likely the programs' too: no program is stopped yet.
 pub fn prepare(config: &InjectionConfig) {
+    fastpath_evidence::counter::choose_read();
     let own = std::process::id() as i32;
     if config.serve
         && !config.without_vdso

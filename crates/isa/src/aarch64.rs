@@ -179,6 +179,9 @@ pub mod cpu {
         }
     }
 
+    /// There is one ordered read.
+    pub fn choose_read() {}
+
     /// Returns the instructions of the image's ordered read.
     pub fn image_read() -> &'static str {
         "isb; mrs cntvct_el0"

@@ -201,6 +201,9 @@ pub mod cpu {
         }
     }
 
+    /// There is one ordered read.
+    pub fn choose_read() {}
+
     /// Returns the instructions of the image's ordered read.
     pub fn image_read() -> &'static str {
         "isb; mrrc p15, 1, c14"

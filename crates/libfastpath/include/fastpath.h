@@ -140,6 +140,7 @@ struct fastpath_kernel_function {
 
 #define FASTPATH_CPU_RDTSCP 1u   /* x86: CPUID 8000_0001H, EDX bit 27 */
 #define FASTPATH_CPU_CNTVCTSS 2u /* AArch64: ID_AA64MMFR0_EL1.ECV is not 0 */
+#define FASTPATH_CPU_FENCE 4u    /* x86: LFENCE orders RDTSC, and both take less time than RDTSCP: fastpath_examine() */
 
 struct fastpath_instance_options {
 	uint32_t size;

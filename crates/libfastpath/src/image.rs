@@ -17,6 +17,8 @@ pub const INSTANCE_CPU_FEATURES: u32 = 2;
 pub const CPU_RDTSCP: u32 = 1;
 /// `FASTPATH_CPU_CNTVCTSS`
 pub const CPU_CNTVCTSS: u32 = 2;
+/// `FASTPATH_CPU_FENCE`
+pub const CPU_FENCE: u32 = 4;
 
 /// `struct fastpath_function`
 #[repr(C)]
@@ -273,6 +275,7 @@ unsafe fn instance_options(options: *const InstanceOptions) -> Result<InstanceCo
         CpuFeatures {
             rdtscp: options.cpu_features & CPU_RDTSCP != 0,
             cntvctss: options.cpu_features & CPU_CNTVCTSS != 0,
+            fence: options.cpu_features & CPU_FENCE != 0,
         }
     } else {
         CpuFeatures::of_this_cpu()

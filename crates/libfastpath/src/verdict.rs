@@ -6,7 +6,7 @@ use fastpath_publish::host::evidence::{Distrust, Evidence, Trust};
 use fastpath_publish::host::image::CpuFeatures;
 
 use crate::error::{Error, answer};
-use crate::image::{CPU_CNTVCTSS, CPU_RDTSCP};
+use crate::image::{CPU_CNTVCTSS, CPU_FENCE, CPU_RDTSCP};
 use crate::plain::{Sized32, give, size_of_32};
 
 /// `FASTPATH_EXAMINE_CPUS`
@@ -63,13 +63,11 @@ pub unsafe extern "C" fn fastpath_examine(flags: u32, verdict: *mut Verdict) -> 
 }
 
 fn examine(flags: u32) -> Verdict {
-    let features = CpuFeatures::of_this_cpu();
-    let flag = |has: bool, flag: u32| if has { flag } else { 0 };
     let mut verdict = Verdict {
         size: size_of_32::<Verdict>(),
         distrust: 0,
         warp_cycles: 0,
-        cpu_features: flag(features.rdtscp, CPU_RDTSCP) | flag(features.cntvctss, CPU_CNTVCTSS),
+        cpu_features: 0,
         cpus: 0,
         cpus_tested: 0,
         reserved: 0,
@@ -84,6 +82,10 @@ fn examine(flags: u32) -> Verdict {
     } else {
         Evidence::at_first_sight()
     };
+    let features = CpuFeatures::of_this_cpu();
+    let flag = |has: bool, flag: u32| if has { flag } else { 0 };
+    verdict.cpu_features =
+        flag(features.rdtscp, CPU_RDTSCP) | flag(features.cntvctss, CPU_CNTVCTSS) | flag(features.fence, CPU_FENCE);
     if let Some(warp) = &evidence.warp {
         verdict.cpus = warp.cpus.len() as u32;
         verdict.cpus_tested = (warp.cpus.len() - warp.left_out.len()) as u32;

@@ -105,6 +105,7 @@ pub fn may_attach(pid: i32) -> Answer<()> {
 /// Attaches a process that [`may_attach`] does not refuse. Its threads are stopped for at most 100 ms: see
 /// [`LastResort`].
 pub fn attach(pid: i32, config: &AttachConfig<'_>, last_resort: LastResort) -> Answer<Attached> {
+    fastpath_evidence::counter::choose_read();
     execs::outside(pid, || {
         checks::may_attach(pid)?;
         session::hold(pid, last_resort, |session| attach_held(session, config))

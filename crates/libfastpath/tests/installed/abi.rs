@@ -147,6 +147,7 @@ fn every_struct_lies_in_c_as_in_rust() {
     number("FASTPATH_INSTANCE_CPU_FEATURES", INSTANCE_CPU_FEATURES.into());
     number("FASTPATH_CPU_RDTSCP", CPU_RDTSCP.into());
     number("FASTPATH_CPU_CNTVCTSS", CPU_CNTVCTSS.into());
+    number("FASTPATH_CPU_FENCE", CPU_FENCE.into());
     number("FASTPATH_ON_DEMAND", ON_DEMAND.into());
     number("FASTPATH_EXAMINE_CPUS", EXAMINE_CPUS.into());
     number("FASTPATH_TRUST_COUNTER", TRUST_COUNTER.into());
