@@ -13,6 +13,7 @@
 struct findings {
 	bool may_wait;
 	bool may_work;
+	struct why why;
 };
 
 static bool others_fork_under_them(const struct status *status, struct why *why) {
@@ -36,17 +37,16 @@ _Noreturn static void try_and_exit(volatile struct findings *findings, fp_work *
 	/* A filter kills with a core dump. A limit of 1 prevents the file, and the handler of core dumps too
 	 * (core(5)). */
 	const uint64_t no_core[2] = {1, 1};
-	struct why unused;
 
 	fp_syscall4(FP_NR_prlimit64, 0, RLIMIT_CORE, (long)no_core, 0);
 	findings->may_wait = wait_for(-1) == -ECHILD;
-	findings->may_work = work(with, &unused);
+	findings->may_work = work(with, (struct why *)&findings->why);
 	for (;;)
 		fp_syscall4(FP_NR_exit_group, 0, 0, 0, 0);
 }
 
 bool fp_filters_allow(const struct status *status, fp_work *work, const void *with, struct why *why) {
-	struct findings found = {false, false};
+	bool may_wait, may_work;
 
 	if (!others_fork_under_them(status, why))
 		return false;
@@ -59,14 +59,16 @@ bool fp_filters_allow(const struct status *status, fp_work *work, const void *wi
 	long child = fp_syscall6(FP_NR_clone, FP_CLONE_VFORK, 0, 0, 0, 0, 0);
 	if (child == 0)
 		try_and_exit(findings, work, with);
-	found.may_wait = findings->may_wait;
-	found.may_work = findings->may_work;
+	may_wait = findings->may_wait;
+	may_work = findings->may_work;
+	/* A child that was killed has said nothing. */
+	fp_because(why, "a seccomp filter is in force, and a trial under it failed", 0);
+	if (findings->why.tried)
+		*why = *(const struct why *)&findings->why;
 	fp_unmap((uintptr_t)page, 4096);
 	if (fp_failed(child))
 		return fp_because(why, "a seccomp filter is in force, and what it allows cannot be tried out", child);
-	if (found.may_wait)
+	if (may_wait)
 		wait_for(child);
-	if (!found.may_work)
-		return fp_because(why, "a seccomp filter is in force, and a trial under it failed", 0);
-	return true;
+	return may_work;
 }

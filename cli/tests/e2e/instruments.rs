@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use crate::common::programs::helper_program;
 use crate::common::terminal::{error_to_terminal, output_to_terminal};
-use crate::common::{Outcome, Pid, fastpath, finish, served, start, wait_until};
+use crate::common::{Outcome, Pid, fastpath, finish, needs_root, served, start, wait_until};
 
 /// `fastpath ARGUMENTS`, after the library has done `what` before its main (helpers/before-main.c).
 fn after(what: &str, library: &str, arguments: &[&str]) -> Outcome {
@@ -151,7 +151,11 @@ fn every_table_fits_a_terminal_of_80_columns() {
         &["trace", "-d", "1", "-p", &pid],
         &["status"],
     ];
-    for arguments in wide {
+    let may_count_calls = needs_root().is_some();
+    for arguments in wide
+        .into_iter()
+        .filter(|arguments| arguments[0] != "trace" || may_count_calls)
+    {
         let mut command = fastpath(arguments);
         command.env("NO_COLOR", "1");
         let mut terminal = output_to_terminal(&mut command);

@@ -1,6 +1,7 @@
 //! Starts a command whose input is /dev/null and whose output goes to files, so that no process that it leaves running
 //! can block a test; and waits for it with a timeout.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -123,7 +124,8 @@ fn heed_signals() {
 #[track_caller]
 pub fn start_in_group(mut command: Command) -> Running {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    if command.get_args().any(|argument| argument == "attach") && has_seccomp_filter() {
+    let needs_to_suspend = |argument: &OsStr| ["attach", "detach", "--rescue"].iter().any(|name| argument == *name);
+    if command.get_args().any(needs_to_suspend) && has_seccomp_filter() {
         give_up("a seccomp filter, as containers have, keeps attach from suspending others");
     }
     heed_signals();

@@ -30,7 +30,7 @@ static void print_whether_served(void) {
 	FILE *maps = fopen("/proc/self/maps", "r");
 
 	while (maps && fgets(line, sizeof(line), maps)) {
-		is_served |= strstr(line, "fastpath") != NULL;
+		is_served |= strstr(line, "memfd:fastpath") != NULL;
 	}
 	puts(is_served ? "served" : "untouched");
 }

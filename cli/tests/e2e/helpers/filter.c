@@ -63,7 +63,7 @@ static const unsigned int needed[] = {
     SYS_mmap,       SYS_mprotect,        SYS_munmap,          SYS_brk,        SYS_pread64,      SYS_access,
     SYS_arch_prctl, SYS_set_tid_address, SYS_prlimit64,       SYS_getrandom,  SYS_exit_group,   SYS_execve,
     SYS_readlink,   SYS_rt_sigprocmask,  SYS_set_robust_list, SYS_lseek,      SYS_rt_sigaction, SYS_getuid,
-    SYS_getgid,     SYS_geteuid,         SYS_getegid,         334 /* rseq */,
+    SYS_getgid,     SYS_geteuid,         SYS_getegid,         334 /* rseq */, SYS_readlinkat,
 };
 
 static void be_strict(void) {

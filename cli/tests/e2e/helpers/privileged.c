@@ -10,7 +10,7 @@ int main(void) {
 	FILE *maps = fopen("/proc/self/maps", "r");
 
 	while (maps && fgets(line, sizeof line, maps))
-		mapped |= strstr(line, "fastpath") != NULL;
+		mapped |= strstr(line, "memfd:fastpath") != NULL;
 	printf("%s %s\n", geteuid() == 0 ? "root" : "user", !maps ? "unknown" : mapped ? "served" : "untouched");
 	return 0;
 }

@@ -12,6 +12,8 @@
 //! thunk returns to the `syscall`. So the call is made from the address that the program expects, which matters where the
 //! program dispatches calls by their address (prctl(2), PR_SET_SYSCALL_USER_DISPATCH: Wine).
 
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register};
+
 use fastpath_code::rescue::thunk::with_code;
 use fastpath_code::rescue::window::Relay;
 use fastpath_code::rescue::{Window, window_by_bytes};
@@ -98,7 +100,11 @@ pub fn find(code: &[u8], address: u64, ends: &[u64], sites: &mut Vec<Site>) {
             _ => None,
         });
         let is_go = code[at + 2..].starts_with(&GO_AFTER);
-        let is_for_any = code[..at + 2].ends_with(&GLIBC) || code[..at + 2].ends_with(&MUSL) || is_go;
+        // fexecve of musl 1.2.5 loads the number first, and then saves registers. The thunk takes the number from the register.
+        let is_for_any = code[..at + 2].ends_with(&GLIBC)
+            || code[..at + 2].ends_with(&MUSL)
+            || is_go
+            || loads_execveat(&code[at.saturating_sub(FARTHEST_NUMBER)..at]);
         if !constant.map_or(is_for_any, |nr| WATCHED.contains(&nr)) {
             continue;
         }
@@ -111,6 +117,27 @@ pub fn find(code: &[u8], address: u64, ends: &[u64], sites: &mut Vec<Site>) {
             shape: Shape::Fixed { nr: constant, why },
         }));
     }
+}
+
+/// Most bytes from the load of a call's number to the `syscall`, other instructions between.
+const FARTHEST_NUMBER: usize = 64;
+
+/// Returns whether some `mov $NR, %eax` of execveat, with nothing behind it that changes rax or jumps, leads to the end of
+/// this code.
+fn loads_execveat(code: &[u8]) -> bool {
+    const LOAD: [u8; 5] = [0xb8, libc::SYS_execveat as u8, (libc::SYS_execveat >> 8) as u8, 0, 0];
+    Finder::new(&LOAD).find_iter(code).any(|at| {
+        let mut info = InstructionInfoFactory::new();
+        let mut decoder = Decoder::new(64, &code[at + 5..], DecoderOptions::NONE);
+        let mut is_kept = |instruction: &Instruction| {
+            let mut registers = info.info(instruction).used_registers().iter();
+            !instruction.is_invalid()
+                && instruction.flow_control() == FlowControl::Next
+                && registers
+                    .all(|used| used.register().full_register() != Register::RAX || used.access() == OpAccess::Read)
+        };
+        decoder.iter().all(|instruction| is_kept(&instruction))
+    })
 }
 
 /// Returns the site of a window before a `syscall`, through a relay that is not `taken` if it needs one.
@@ -292,5 +319,26 @@ mod tests {
         for change in redirect.changes {
             assert_eq!(change.original[0], change.replacement[0], "{change:x?}");
         }
+    }
+
+    #[test]
+    fn a_number_that_is_loaded_before_registers_are_saved_is_seen() {
+        // fexecve of musl 1.2.5: mov $322,%eax; push; mov; lea; sub; mov %fs:40,%r10; mov; mov
+        const FEXECVE: [u8; 40] = [
+            0xb8, 0x42, 0x01, 0x00, 0x00, 0x53, 0x48, 0x89, 0xf3, 0x48, 0x8d, 0x35, 0x38, 0xbe, 0x04, 0x00, 0x48, 0x83,
+            0xec, 0x48, 0x64, 0x4c, 0x8b, 0x14, 0x25, 0x28, 0x00, 0x00, 0x00, 0x4c, 0x89, 0x54, 0x24, 0x38, 0x49, 0x89,
+            0xd2, 0x48, 0x89, 0xda,
+        ];
+        let sites = |code: &[u8]| found(&[code, &SYSCALL].concat(), 20).len();
+        assert_eq!(sites(&FEXECVE), 1);
+        let mut another = FEXECVE;
+        another[1] = 0x43;
+        assert_eq!(sites(&another), 0, "another call");
+        // mov %rbx, %rax
+        assert_eq!(
+            sites(&[&FEXECVE[..37], &[0x48, 0x89, 0xd8]].concat()),
+            0,
+            "another number"
+        );
     }
 }
