@@ -3,10 +3,10 @@
  * Reads the clock of fastpath-clock.h, in steps that the arguments name, and compares each read with the latest that
  * any thread or process of this program has had, and many with the kernel's clock before and after.
  *
- *     open=N    opens the clock; the source must be N (FASTPATH_CLOCK_*)
+ *     open=N    opens the clock; the source must be N (FASTPATH_CLOCK_*); `open` takes any
  *     page      reads until the page answers
  *     kernel    reads until the kernel answers
- *     threads   reads ten million times, in four threads
+ *     threads   reads ten million times, in four threads; `threads=S` reads for S seconds, in one more than the CPUs
  *     fork      does the next steps in a child
  *     orphan    does the next steps in a child that outlives this process, and so its publisher
  *     filter    from now on, a system call for a lock, a socket or memory kills
@@ -126,18 +126,24 @@ static void read_until(int is_used) {
 	} while (evidence.is_used != is_used);
 }
 
+/* The kernel's time until which threads read; 0: as often as `threads` says. */
+static uint64_t until_ns;
+
 static void *read_in_thread(void *unused) {
-	read_many(2500000);
+	for (int i = 0; until_ns ? by_kernel() < until_ns : i < 100; i++)
+		read_many(25000);
 	return unused;
 }
 
-static void read_in_threads(void) {
-	pthread_t thread[4];
+static void read_in_threads(uint64_t seconds) {
+	const long count = seconds ? sysconf(_SC_NPROCESSORS_ONLN) + 1 : 4;
+	pthread_t thread[64];
 
-	for (int i = 0; i < 4; i++)
+	until_ns = seconds ? by_kernel() + seconds * 1000000000 : 0;
+	for (long i = 0; i < count && i < 64; i++)
 		if (pthread_create(&thread[i], NULL, read_in_thread, NULL))
 			fail("pthread_create", 0, 0);
-	for (int i = 0; i < 4; i++)
+	for (long i = 0; i < count && i < 64; i++)
 		pthread_join(thread[i], NULL);
 }
 
@@ -263,20 +269,20 @@ int main(int count, char **arguments) {
 	for (int i = 1; i < count; i++) {
 		const char *step = arguments[i];
 
-		if (!strncmp(step, "open=", 5)) {
+		if (!strncmp(step, "open", 4)) {
 			int source = fastpath_clock_open(FASTPATH_CLOCK_MAY_PUBLISH);
 			struct fastpath_clock_evidence evidence;
 			fastpath_clock_evidence(&evidence);
 			if (evidence.source != source || (evidence.tried == NULL) != (source != FASTPATH_CLOCK_KERNEL))
 				fail("evidence", (uint64_t)evidence.source, (uint64_t)source);
-			if (source != step[5] - '0')
+			if (step[4] && source != step[5] - '0')
 				fail(evidence.tried ? evidence.tried : "source", (uint64_t)source, 0);
 		} else if (!strcmp(step, "page")) {
 			read_until(1);
 		} else if (!strcmp(step, "kernel")) {
 			read_until(0);
-		} else if (!strcmp(step, "threads")) {
-			read_in_threads();
+		} else if (!strncmp(step, "threads", 7)) {
+			read_in_threads(step[7] ? strtoull(step + 8, NULL, 10) : 0);
 		} else if (!strcmp(step, "fork")) {
 			go_on_in_child(0);
 		} else if (!strcmp(step, "orphan")) {
