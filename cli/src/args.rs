@@ -276,16 +276,13 @@ the counter's lowest cost, so that a busy machine raises no alarm. A call that s
 a second, and the best result counts.
 
 Broken are: a path that is not in --path; a clock read that costs more than --max-ns nanoseconds, or more than half a system call \
-and 2.5 counter reads; getpid at more than 64 counter reads (a tracer, a long seccomp filter or a sandbox slows every system call); \
-getrandom of 16 bytes at more than 8 getpids, or by system call although libc (glibc 2.41) and kernel (Linux 6.11) have it in the vDSO; \
-one byte of /dev/urandom at more than 12 getpids.
+and 2.5 counter reads; a clock that goes backward.
 
 Exit status: 0 nothing is broken; 1 broken; 2 usage error; 66 the baseline cannot be read; 69 not determined; 74 the output, \
 or the baseline, cannot be written.
 
   fastpath guard        MONOTONIC and REALTIME: by a vDSO, below 100 ns
   fastpath guard --clocks boottime,tai --max-ns 60
-  fastpath guard --calls clock_gettime,getpid,getrandom,urandom
   fastpath guard --write-baseline b.json
   fastpath guard --versus-baseline b.json")]
 pub struct Guard {
@@ -299,10 +296,6 @@ pub struct Guard {
     /// Allowed paths, separated by commas: vdso (the kernel's), fastpath, syscall; or any
     #[arg(long, value_name = "LIST", default_value = "vdso,fastpath", value_parser = Paths::parse)]
     pub path: Paths,
-
-    /// Calls to check
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "clock_gettime")]
-    pub calls: Vec<GuardedCall>,
 
     /// Compare with a file from --write-baseline or --json: no path may be lost, and no call may cost more than
     /// --tolerance times as many counter reads as then
@@ -412,16 +405,6 @@ pub struct InstallLibrary {
     /// Library to copy, instead of the libfastpath-preload.so beside this program
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
-}
-
-/// Calls that `guard` checks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum GuardedCall {
-    #[value(name = "clock_gettime")]
-    ClockGettime,
-    Getpid,
-    Getrandom,
-    Urandom,
 }
 
 /// Allowed paths; empty: any.

@@ -3,11 +3,11 @@
 use std::io::Read;
 use std::path::Path;
 
-use fastpath_measure::guard::{Baseline, GuardOptions, GuardReport, Outcome, Subject};
+use fastpath_measure::guard::{Baseline, GuardOptions, GuardReport, Outcome};
 use fastpath_measure::{Clock, Clocks};
 use fastpath_page::ClockSet;
 
-use crate::args::{self, GuardedCall};
+use crate::args;
 use crate::document;
 use crate::exit;
 use crate::file;
@@ -26,7 +26,7 @@ pub fn run(options: &args::Guard) -> i32 {
         }
     };
     let report = fastpath_measure::guard::guard(&GuardOptions {
-        subjects: subjects(options),
+        clocks: clocks(options.clocks),
         max_ns: options.max_ns,
         paths: options.path.0.clone(),
         baseline,
@@ -57,16 +57,6 @@ pub fn run(options: &args::Guard) -> i32 {
         (0, Outcome::Unknown) => exit::CANNOT_TELL,
         (written, _) => written,
     }
-}
-
-fn subjects(options: &args::Guard) -> Vec<Subject> {
-    let of = |call: &GuardedCall| match call {
-        GuardedCall::ClockGettime => clocks(options.clocks).into_iter().map(Subject::Clock).collect(),
-        GuardedCall::Getpid => vec![Subject::Getpid],
-        GuardedCall::Getrandom => vec![Subject::Getrandom],
-        GuardedCall::Urandom => vec![Subject::Urandom],
-    };
-    options.calls.iter().flat_map(of).collect()
 }
 
 fn clocks(clocks: Clocks) -> Vec<Clock> {

@@ -87,11 +87,6 @@ impl Host {
     }
 }
 
-/// `uname -r`.
-pub fn kernel_release() -> String {
-    field(&uname(), |name| &name.release)
-}
-
 fn uname() -> Option<libc::utsname> {
     let mut name = MaybeUninit::uninit();
     // SAFETY: uname fills the whole struct when it answers 0.

@@ -41,7 +41,7 @@ impl Path {
 }
 
 /// Errno with which the filter blocks a system call ("Exchange full"): none of the system calls below can fail with it.
-pub const TAKEN_AWAY: i32 = libc::EXFULL;
+const TAKEN_AWAY: i32 = libc::EXFULL;
 
 /// Number of calls. A single one may enter the kernel by accident: a reader that is preempted twice in the middle of a
 /// read falls back to the kernel.
@@ -77,11 +77,11 @@ impl Evidence {
 }
 
 /// The steps of a child's records.
-pub mod step {
-    pub const RAW: u64 = 1;
-    pub const FILTER: u64 = 2;
-    pub(crate) const CONTROL: u64 = 3;
-    pub const LIBC: u64 = 4;
+mod step {
+    pub(super) const RAW: u64 = 1;
+    pub(super) const FILTER: u64 = 2;
+    pub(super) const CONTROL: u64 = 3;
+    pub(super) const LIBC: u64 = 4;
 }
 
 /// Establishes the path of each call by libc.
@@ -175,7 +175,7 @@ fn of_clocks() -> Vec<libc::c_long> {
 }
 
 /// Returns a filter that answers these system calls with [`TAKEN_AWAY`].
-pub fn filter(numbers: &[libc::c_long]) -> Result<BpfProgram, String> {
+fn filter(numbers: &[libc::c_long]) -> Result<BpfProgram, String> {
     let build = || -> Result<BpfProgram, seccompiler::BackendError> {
         let rules = numbers.iter().map(|number| (*number, Vec::new())).collect();
         let taken_away = SeccompAction::Errno(TAKEN_AWAY as u32);
@@ -201,7 +201,7 @@ pub fn install(filter: &BpfProgram) -> i32 {
     }
 }
 
-pub fn value(records: &[Record], step: u64, item: u64) -> Option<u64> {
+fn value(records: &[Record], step: u64, item: u64) -> Option<u64> {
     records
         .iter()
         .find(|record| record[0] == step && record[1] == item)

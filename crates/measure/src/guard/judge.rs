@@ -4,8 +4,8 @@ use super::Backward;
 use super::baseline::Baseline;
 use super::price::Price;
 use super::route::Route;
-use super::subject::Subject;
-use crate::clocks::Kind;
+use crate::clocks::{Clock, Kind};
+use crate::functions::Call;
 use crate::path::Path;
 use crate::verdict::costs_too_much;
 
@@ -19,7 +19,7 @@ pub(super) struct Limits<'a> {
 
 /// The findings about one call; costs are in nanoseconds.
 pub(super) struct Seen<'a> {
-    pub subject: Subject,
+    pub clock: Clock,
     pub route: &'a Route,
     pub price: Option<Price>,
     pub backward: Option<Backward>,
@@ -34,21 +34,10 @@ pub(super) enum Complaint {
 
 use Complaint::{Broken, Unknown};
 
-/// Most counter reads that getpid may cost. Measured: 6, and up to 40 on CPUs that flush on every entry (page-table
-/// isolation and IBRS). Under ptrace, or a user-space kernel that uses it, hundreds.
-const GETPID_COUNTER_READS: f64 = 64.0;
-/// Most getpids that getrandom of 16 bytes may cost by system call. Measured: 2.7, ChaCha20 included, and less than 5
-/// on kernels before 5.18, which lock.
-const GETRANDOM_SYSTEM_CALLS: f64 = 8.0;
-/// Most getpids that getrandom of 16 bytes may cost by a vDSO. Measured: a fifth of one.
-const GETRANDOM_SYSTEM_CALLS_BY_VDSO: f64 = 1.0;
-/// Most getpids that a read of one byte may cost. Measured: 2.9, for the same work and the kernel's file layer.
-const URANDOM_SYSTEM_CALLS: f64 = 12.0;
-
 /// Judges whether a call is as expected.
 pub(super) fn judge(limits: &Limits, seen: &Seen, baseline: Option<&Baseline>) -> Result<(), Complaint> {
     let route = seen.route;
-    let call = seen.subject;
+    let call = Call::ClockGettime(seen.clock);
     if let Some(Backward { way, steps }) = seen.backward {
         return Err(Broken(format!(
             "{call} goes backward {way}: {} of {} reads, by up to {} ns",
@@ -60,11 +49,7 @@ pub(super) fn judge(limits: &Limits, seen: &Seen, baseline: Option<&Baseline>) -
         // If every path is allowed, the path need not be known, as long as the cost is.
         (Path::Unknown, why) if seen.price.is_none() || !limits.paths.is_empty() => {
             let why = why.as_deref().unwrap_or("its path could not be established");
-            return Err(if route.is_forbidden {
-                Broken(format!("{call} cannot be called: {why}"))
-            } else {
-                Unknown(format!("{call}: {why}"))
-            });
+            return Err(Unknown(format!("{call}: {why}")));
         }
         _ => {}
     }
@@ -74,32 +59,12 @@ pub(super) fn judge(limits: &Limits, seen: &Seen, baseline: Option<&Baseline>) -
             _ => Unknown(format!("{call}: its cost could not be measured")),
         });
     };
-    match call {
-        Subject::Clock(clock) => clock_read(limits, seen, price, clock.kind())?,
-        Subject::Getpid => at_most(call, price.to_counter, GETPID_COUNTER_READS, "counter reads", price)?,
-        Subject::Getrandom if route.can_be_fast && route.path == Path::Syscall => {
-            return Err(Broken(format!(
-                "{call} goes by system call ({:.1} ns), although libc and kernel have it in the vDSO",
-                price.call
-            )));
-        }
-        Subject::Getrandom | Subject::Urandom => {
-            let limit = match (call, route.path) {
-                (Subject::Urandom, _) => URANDOM_SYSTEM_CALLS,
-                (_, Path::Vdso) => GETRANDOM_SYSTEM_CALLS_BY_VDSO,
-                _ => GETRANDOM_SYSTEM_CALLS,
-            };
-            match price.to_syscall {
-                Some(ratio) => at_most(call, ratio, limit, "getpids", price)?,
-                None => return Err(Unknown(format!("{call}: there is no getpid here to compare it with"))),
-            }
-        }
-    }
+    clock_read(limits, seen, price)?;
     baseline.map_or(Ok(()), |baseline| against(baseline, limits.tolerance, seen, price))
 }
 
-fn clock_read(limits: &Limits, seen: &Seen, price: Price, kind: Kind) -> Result<(), Complaint> {
-    let (call, path) = (seen.subject, seen.route.path);
+fn clock_read(limits: &Limits, seen: &Seen, price: Price) -> Result<(), Complaint> {
+    let (call, path) = (Call::ClockGettime(seen.clock), seen.route.path);
     if !limits.paths.is_empty() && !limits.paths.contains(&path) {
         let allowed: Vec<&str> = limits.paths.iter().map(|path| word(*path)).collect();
         return Err(Broken(format!(
@@ -120,7 +85,7 @@ fn clock_read(limits: &Limits, seen: &Seen, price: Price, kind: Kind) -> Result<
     }
     // In units of the system call and of the counter, as they were measured beside it.
     let in_system_calls = price.to_syscall.map(|ratio| price.to_counter / ratio);
-    let is_vdso = matches!(path, Path::Vdso | Path::Fastpath) && kind == Kind::Counter;
+    let is_vdso = matches!(path, Path::Vdso | Path::Fastpath) && seen.clock.kind() == Kind::Counter;
     if is_vdso && costs_too_much(price.to_counter, in_system_calls, Some(1.0)) {
         return Err(Broken(format!(
             "{call} costs {:.1} ns by {}: {:.1} counter reads, {:.2} system calls",
@@ -133,18 +98,8 @@ fn clock_read(limits: &Limits, seen: &Seen, price: Price, kind: Kind) -> Result<
     Ok(())
 }
 
-fn at_most(call: Subject, ratio: f64, limit: f64, unit: &str, price: Price) -> Result<(), Complaint> {
-    if ratio <= limit {
-        return Ok(());
-    }
-    Err(Broken(format!(
-        "{call} costs {:.1} ns: {ratio:.1} {unit}, more than {limit:.0}",
-        price.call
-    )))
-}
-
 fn against(baseline: &Baseline, tolerance: f64, seen: &Seen, price: Price) -> Result<(), Complaint> {
-    let call = seen.subject;
+    let call = Call::ClockGettime(seen.clock);
     let Some(before) = baseline.remembered(&call.to_string()) else {
         return Err(Unknown(format!("{call}: the baseline does not have it")));
     };
@@ -170,10 +125,11 @@ fn against(baseline: &Baseline, tolerance: f64, seen: &Seen, price: Price) -> Re
 /// Describes a call that passes.
 pub(super) fn in_words(seen: &Seen) -> String {
     let ns = seen.price.map_or(f64::NAN, |price| price.call);
-    match seen.subject {
-        Subject::Clock(_) => format!("{} {ns:.1} ns by {}", seen.subject, word(seen.route.path)),
-        _ => format!("{} {ns:.1} ns", seen.subject),
-    }
+    format!(
+        "{} {ns:.1} ns by {}",
+        Call::ClockGettime(seen.clock),
+        word(seen.route.path)
+    )
 }
 
 fn word(path: Path) -> &'static str {
@@ -188,11 +144,10 @@ fn word(path: Path) -> &'static str {
 mod tests {
     use super::super::baseline::Remembered;
     use super::*;
-    use crate::Clock;
     use crate::Steps;
 
     const FAST: &[Path] = &[Path::Vdso, Path::Fastpath];
-    const MONOTONIC: Subject = Subject::Clock(Clock::MONOTONIC);
+    const MONOTONIC: Clock = Clock::MONOTONIC;
 
     fn route(path: Path) -> Route {
         Route {
@@ -200,21 +155,19 @@ mod tests {
             why: None,
             is_callable: true,
             syscall_works: true,
-            is_forbidden: false,
             has_page: false,
-            can_be_fast: true,
         }
     }
 
     /// Judges a call on a host with a counter read of 15 ns and a system call of 140 ns.
-    fn judged(subject: Subject, path: Path, ns: f64, baseline: Option<&Baseline>) -> Result<(), Complaint> {
+    fn judged(clock: Clock, path: Path, ns: f64, baseline: Option<&Baseline>) -> Result<(), Complaint> {
         let limits = Limits {
             max_ns: 100.0,
             paths: FAST,
             tolerance: 1.5,
         };
         let seen = Seen {
-            subject,
+            clock,
             route: &route(path),
             price: Some(Price::sample(ns, 15.0, Some(140.0))),
             backward: None,
@@ -248,7 +201,7 @@ mod tests {
             tolerance: 1.5,
         };
         let seen = Seen {
-            subject: MONOTONIC,
+            clock: MONOTONIC,
             route: &route(Path::Vdso),
             price: Some(Price::sample(20.0, 15.0, Some(140.0))),
             backward: Some(Backward {
@@ -271,9 +224,8 @@ mod tests {
     fn a_vdso_is_broken_above_the_limit_and_at_the_cost_of_a_system_call() {
         assert!(broken(judged(MONOTONIC, Path::Vdso, 101.0, None)).contains("more than 100"));
         assert!(broken(judged(MONOTONIC, Path::Vdso, 90.0, None)).contains("system calls"));
-        let coarse = Subject::Clock(Clock::MONOTONIC_COARSE);
         assert_eq!(
-            judged(coarse, Path::Vdso, 90.0, None),
+            judged(Clock::MONOTONIC_COARSE, Path::Vdso, 90.0, None),
             Ok(()),
             "it does not read the counter"
         );
@@ -291,7 +243,7 @@ mod tests {
             ..route(Path::Unknown)
         };
         let seen = Seen {
-            subject: MONOTONIC,
+            clock: MONOTONIC,
             route: &route,
             price: Some(Price::sample(20.0, 15.0, Some(140.0))),
             backward: None,
@@ -304,25 +256,6 @@ mod tests {
             Ok(()),
             "if every path is allowed, the cost decides"
         );
-    }
-
-    #[test]
-    fn system_calls_are_held_to_ratios_not_to_nanoseconds() {
-        assert_eq!(
-            judged(Subject::Getpid, Path::Syscall, 900.0, None),
-            Ok(()),
-            "60 counter reads"
-        );
-        assert!(broken(judged(Subject::Getpid, Path::Syscall, 6000.0, None)).contains("400.0 counter reads"));
-        assert_eq!(judged(Subject::Urandom, Path::Syscall, 1600.0, None), Ok(()));
-        assert!(broken(judged(Subject::Urandom, Path::Syscall, 1700.0, None)).contains("12.1 getpids"));
-    }
-
-    #[test]
-    fn getrandom_is_broken_where_a_vdso_could_answer_and_does_not() {
-        assert!(broken(judged(Subject::Getrandom, Path::Syscall, 380.0, None)).contains("vDSO"));
-        assert_eq!(judged(Subject::Getrandom, Path::Vdso, 28.0, None), Ok(()));
-        assert!(broken(judged(Subject::Getrandom, Path::Vdso, 380.0, None)).contains("getpids"));
     }
 
     #[test]
@@ -343,7 +276,7 @@ mod tests {
             tolerance: 1e9,
         };
         let seen = Seen {
-            subject: MONOTONIC,
+            clock: MONOTONIC,
             route: &route(Path::Syscall),
             price: Some(Price::sample(140.0, 15.0, Some(140.0))),
             backward: None,

@@ -1,4 +1,4 @@
-//! A gate: tests whether frequent calls of programs still take the expected path, at the expected cost.
+//! A gate: tests whether clock reads still take the expected path, at the expected cost.
 //!
 //! **The path decides**, and it is established, not inferred from the cost. Costs are judged as ratios to a read of the
 //! counter and to a system call, which are measured alternately with the call, so that a busy neighbour or a slow clock
@@ -9,15 +9,13 @@ mod baseline;
 mod judge;
 mod price;
 mod route;
-mod subject;
 
 pub use baseline::{Baseline, Remembered};
-pub use subject::Subject;
 
 use crate::child::{self, End};
 use crate::clocks::Clock;
 use crate::counter;
-use crate::functions::Functions;
+use crate::functions::{Call, Functions};
 use crate::path::Path;
 use crate::stats::{tenths, thousandths};
 use crate::timer::Timer;
@@ -39,8 +37,8 @@ const ENOUGH_FOR_A_PATH: usize = 2;
 /// Options of a check.
 #[derive(Clone, Debug)]
 pub struct GuardOptions {
-    /// The calls to check.
-    pub subjects: Vec<Subject>,
+    /// The clocks to check.
+    pub clocks: Vec<Clock>,
     /// Most that a clock read may cost, in nanoseconds.
     pub max_ns: f64,
     /// The paths that a clock read may take; empty: any.
@@ -76,8 +74,6 @@ pub struct GuardReport {
     pub calls: Vec<Checked>,
     /// Cost of an ordered read of the counter.
     pub counter_ns: Option<f64>,
-    /// Cost of a system call that does nothing (getpid).
-    pub syscall_ns: Option<f64>,
     /// Number of looks before the outcome was final.
     pub looks: usize,
 }
@@ -86,7 +82,7 @@ pub struct GuardReport {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Checked {
-    /// `clock_gettime MONOTONIC`, `getpid` and the like.
+    /// `clock_gettime MONOTONIC` and the like.
     pub call: String,
     /// The path that the call takes.
     pub path: Path,
@@ -94,7 +90,7 @@ pub struct Checked {
     pub ns: Option<f64>,
     /// Cost of the call in reads of the counter; both are measured alternately.
     pub counter_reads: Option<f64>,
-    /// Cost of the call in system calls: that of the same clock, else getpid.
+    /// Cost of the call in system calls for the same clock.
     pub system_calls: Option<f64>,
     /// The worst backward steps of a clock that cannot be set, read on all CPUs at once; absent if there were none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -106,7 +102,7 @@ pub struct Checked {
 
 /// The findings about one call so far.
 struct Look {
-    subject: Subject,
+    clock: Clock,
     route: Route,
     price: Option<Price>,
     backward: Option<Backward>,
@@ -130,23 +126,23 @@ const READS: Limit = Limit {
 pub fn guard(options: &GuardOptions) -> GuardReport {
     if !counter::usable() {
         let why = "this process may not read the CPU's counter (PR_SET_TSC): a clock read by a vDSO would kill it";
-        return forbidden(&options.subjects, why);
+        return forbidden(&options.clocks, why);
     }
     // Tested before any clock is read here: the read could kill the process.
     // SAFETY: a clock read is async-signal-safe and returns.
-    match unsafe { child::exit_of(|| Subject::Clock(Clock::MONOTONIC).call()) } {
+    match unsafe { child::exit_of(|| errno_of(Clock::MONOTONIC)) } {
         None | Some(End::Finished) => {}
         Some(End::Exited(errno)) => {
             let error = std::io::Error::from_raw_os_error(errno);
             let why = format!("a clock read goes by system call, and is answered with an error: {error}");
-            return forbidden(&options.subjects, &why);
+            return forbidden(&options.clocks, &why);
         }
         Some(end) => {
             let why = format!(
                 "a clock read goes by system call, and that is forbidden: a child that tried {}",
                 end.describe()
             );
-            return forbidden(&options.subjects, &why);
+            return forbidden(&options.clocks, &why);
         }
     }
     let timer = Timer::start();
@@ -170,11 +166,11 @@ pub fn guard(options: &GuardOptions) -> GuardReport {
         fastpath_evidence::pause(Duration::from_millis(milliseconds));
         looked += 1;
         if looks.is_empty() {
-            looks = route::of_all(&options.subjects)
+            looks = route::of_all(&options.clocks)
                 .into_iter()
-                .zip(&options.subjects)
-                .map(|(route, subject)| Look {
-                    subject: *subject,
+                .zip(&options.clocks)
+                .map(|(route, clock)| Look {
+                    clock: *clock,
                     route,
                     price: None,
                     backward: None,
@@ -196,20 +192,26 @@ pub fn guard(options: &GuardOptions) -> GuardReport {
     report(&limits, options.baseline.as_ref(), &looks, timer.ns_per_tick(), looked)
 }
 
+/// Reads a clock by libc, as programs do. Returns 0 or the errno.
+fn errno_of(clock: Clock) -> i32 {
+    if Functions::libc().call(Call::ClockGettime(clock)) == 0 {
+        return 0;
+    }
+    let error = std::io::Error::last_os_error();
+    error.raw_os_error().filter(|errno| *errno != 0).unwrap_or(libc::EIO)
+}
+
 /// Reads the clocks that cannot be set, on all CPUs at once. A step back is no noise, so once is enough.
 fn look_for_backward_steps(looks: &mut [Look]) {
-    let clock_of = |look: &Look| match look.subject {
-        Subject::Clock(clock) => Some(clock).filter(|clock| Clock::NEVER_SET.contains(clock)),
-        _ => None,
-    };
-    let can_be_read = |look: &&Look| look.route.is_callable && look.route.syscall_works;
-    let clocks: Vec<Clock> = looks.iter().filter(can_be_read).filter_map(clock_of).collect();
+    let is_read =
+        |look: &&Look| Clock::NEVER_SET.contains(&look.clock) && look.route.is_callable && look.route.syscall_works;
+    let clocks: Vec<Clock> = looks.iter().filter(is_read).map(|look| look.clock).collect();
     if clocks.is_empty() {
         return;
     }
     for seen in monotonicity(&Functions::libc(), &clocks, READS).clocks {
         let worst = seen.faults().max_by_key(|(_, steps)| steps.worst_ns);
-        let of_clock = looks.iter_mut().filter(|look| clock_of(look) == Some(seen.clock));
+        let of_clock = looks.iter_mut().filter(|look| look.clock == seen.clock);
         of_clock.for_each(|look| look.backward = worst.map(|(way, steps)| Backward { way, steps }));
     }
 }
@@ -217,7 +219,7 @@ fn look_for_backward_steps(looks: &mut [Look]) {
 impl Look {
     fn price(&mut self, timer: &Timer) {
         if self.route.is_callable {
-            let price = Price::measure(timer, self.subject, self.route.syscall_works);
+            let price = Price::measure(timer, self.clock, self.route.syscall_works);
             self.price = Some(match self.price {
                 Some(before) => before.best(price),
                 None => price,
@@ -227,7 +229,7 @@ impl Look {
 
     fn again(&mut self, timer: &Timer, allowed: &[Path]) {
         if !allowed.is_empty() && !allowed.contains(&self.route.path) {
-            self.route = route::of_all(&[self.subject]).remove(0);
+            self.route = route::of_all(&[self.clock]).remove(0);
         }
         self.price(timer);
     }
@@ -240,7 +242,7 @@ impl Look {
 
     fn seen(&self, ns_per_tick: f64) -> judge::Seen<'_> {
         judge::Seen {
-            subject: self.subject,
+            clock: self.clock,
             route: &self.route,
             price: self.price.map(|price| price.in_ns(ns_per_tick)),
             backward: self.backward,
@@ -260,7 +262,6 @@ fn report(
         summary: String::new(),
         calls: Vec::new(),
         counter_ns: None,
-        syscall_ns: None,
         looks: looked,
     };
     let (mut broken, mut unknown, mut fine) = (Vec::new(), Vec::new(), Vec::new());
@@ -271,7 +272,6 @@ fn report(
         let price = seen.price;
         if let Some(price) = price {
             report.counter_ns = least(report.counter_ns, tenths(price.counter));
-            report.syscall_ns = price.getpid.map(tenths).or(report.syscall_ns);
         }
         let complaint = match &judged {
             Ok(()) => None,
@@ -283,7 +283,7 @@ fn report(
             Err(Complaint::Unknown(why)) => unknown.push(why),
         }
         report.calls.push(Checked {
-            call: look.subject.to_string(),
+            call: Call::ClockGettime(look.clock).to_string(),
             path: look.route.path,
             ns: price.map(|price| tenths(price.call)),
             counter_reads: price.map(|price| thousandths(price.to_counter)),
@@ -303,9 +303,9 @@ fn report(
 }
 
 /// Returns the report for a process that a clock read would kill: nothing can be measured.
-fn forbidden(subjects: &[Subject], why: &str) -> GuardReport {
-    let checked = |subject: &Subject| Checked {
-        call: subject.to_string(),
+fn forbidden(clocks: &[Clock], why: &str) -> GuardReport {
+    let checked = |clock: &Clock| Checked {
+        call: Call::ClockGettime(*clock).to_string(),
         path: Path::Unknown,
         ns: None,
         counter_reads: None,
@@ -316,9 +316,8 @@ fn forbidden(subjects: &[Subject], why: &str) -> GuardReport {
     GuardReport {
         outcome: Outcome::Broken,
         summary: why.to_owned(),
-        calls: subjects.iter().map(checked).collect(),
+        calls: clocks.iter().map(checked).collect(),
         counter_ns: None,
-        syscall_ns: None,
         looks: 0,
     }
 }
@@ -329,12 +328,7 @@ mod tests {
 
     fn options() -> GuardOptions {
         GuardOptions {
-            subjects: vec![
-                Subject::Clock(Clock::MONOTONIC),
-                Subject::Getpid,
-                Subject::Getrandom,
-                Subject::Urandom,
-            ],
+            clocks: vec![Clock::MONOTONIC, Clock::PROCESS_CPUTIME_ID],
             max_ns: 1e6,
             paths: Vec::new(),
             baseline: None,
@@ -345,15 +339,14 @@ mod tests {
     #[test]
     fn every_call_is_seen_with_its_path_and_its_price() {
         let report = guard(&options());
-        assert_eq!(report.calls.len(), 4);
+        assert_eq!(report.calls.len(), 2);
         for checked in &report.calls {
             assert!(
                 checked.ns.unwrap() > 1.0 && checked.counter_reads.unwrap() > 0.5,
                 "{checked:?}"
             );
         }
-        assert_eq!(report.calls[1].path, Path::Syscall, "getpid is the kernel's");
-        assert_eq!(report.calls[3].path, Path::Syscall, "read is the kernel's");
+        assert_eq!(report.calls[1].path, Path::Syscall, "CPU time is the kernel's");
     }
 
     #[test]
@@ -373,7 +366,7 @@ mod tests {
     #[test]
     fn a_path_that_is_not_allowed_is_broken_whatever_it_costs() {
         let report = guard(&GuardOptions {
-            subjects: vec![Subject::Clock(Clock::PROCESS_CPUTIME_ID)],
+            clocks: vec![Clock::PROCESS_CPUTIME_ID],
             paths: vec![Path::Vdso, Path::Fastpath],
             ..options()
         });

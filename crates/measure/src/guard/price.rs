@@ -1,7 +1,8 @@
 //! Measures a call, the counter and a system call alternately.
 
-use super::subject::{Subject, repeat_getpid};
+use crate::clocks::Clock;
 use crate::counter;
+use crate::functions::{Call, Functions};
 use crate::price::{Effort, batch, calls_per_batch};
 use crate::stats::median;
 use crate::timer::Timer;
@@ -13,8 +14,6 @@ pub(super) struct Price {
     pub call: f64,
     /// Cost of an ordered read of the counter.
     pub counter: f64,
-    /// Cost of a system call that does nothing, if the call is compared with that.
-    pub getpid: Option<f64>,
     /// Cost of a call in counter reads.
     pub to_counter: f64,
     /// Cost of a call in system calls.
@@ -25,17 +24,10 @@ pub(super) struct Price {
 
 impl Price {
     /// Measures a call, in ticks. Leaves out the system call that it is compared with if a filter forbids it.
-    pub(super) fn measure(timer: &Timer, subject: Subject, syscall_works: bool) -> Price {
+    pub(super) fn measure(timer: &Timer, clock: Clock, syscall_works: bool) -> Price {
         const EFFORT: Effort = Effort::PROBE;
-        let is_clock = matches!(subject, Subject::Clock(_));
-        let by_call = |n| subject.repeat(n);
-        let by_syscall = |n| {
-            if is_clock {
-                subject.repeat_syscall(n);
-            } else {
-                repeat_getpid(n);
-            }
-        };
+        let by_call = |n| Functions::libc().repeat(Call::ClockGettime(clock), n);
+        let by_syscall = |n| Functions::syscalls().repeat(Call::ClockGettime(clock), n);
         let reads = calls_per_batch(timer, EFFORT.batch_time, counter::repeat);
         let calls = calls_per_batch(timer, EFFORT.batch_time, by_call);
         let system_calls = if syscall_works {
@@ -59,13 +51,11 @@ impl Price {
             let middle = |of: &dyn Fn(&[f64; 3]) -> f64| {
                 median(&mut rounds.iter().map(of).collect::<Vec<_>>()).unwrap_or(f64::INFINITY)
             };
-            let syscall = syscall_works.then(|| middle(&|round| round[2]));
             let price = Price {
                 call: f64::INFINITY,
                 counter: middle(&|round| round[0]),
-                getpid: syscall.filter(|_| !is_clock),
                 to_counter: middle(&|round| round[1] / round[0]),
-                to_syscall: syscall.map(|_| middle(&|round| round[1] / round[2])),
+                to_syscall: syscall_works.then(|| middle(&|round| round[1] / round[2])),
                 measured: middle(&|round| round[1]),
             };
             price.scaled()
@@ -79,7 +69,6 @@ impl Price {
         Price {
             call: self.call.min(other.call),
             counter: self.counter.min(other.counter),
-            getpid: least(self.getpid, other.getpid),
             to_counter: self.to_counter.min(other.to_counter),
             to_syscall: least(self.to_syscall, other.to_syscall),
             measured: self.measured.min(other.measured),
@@ -100,7 +89,6 @@ impl Price {
         Price {
             call: self.call * ns_per_tick,
             counter: self.counter * ns_per_tick,
-            getpid: self.getpid.map(|ticks| ticks * ns_per_tick),
             measured: self.measured * ns_per_tick,
             ..self
         }
@@ -111,7 +99,6 @@ impl Price {
         Price {
             call,
             counter,
-            getpid: syscall,
             to_counter: call / counter,
             to_syscall: syscall.map(|syscall| call / syscall),
             measured: call,
