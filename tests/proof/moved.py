@@ -161,12 +161,7 @@ class Mover(Executor):
             state.code, state.pc = self.before, self.pair["from"]
             return state
         number, _, _, register, free, back = CALLS[self.isa.name]
-        if register is None:
-            top = self.get(state, self.isa.stack_pointer)
-            target = self.load(state, top, self.isa.word)
-            self.set(state, self.isa.stack_pointer, top + self.isa.word)
-        else:
-            target = self.get(state, register)
+        target = self.get(state, register)
         if answers == "any":
             other = state.copy()
             other = self.go(other, target - back)
