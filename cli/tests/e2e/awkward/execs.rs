@@ -13,7 +13,7 @@ fn executing_a_file_that_is_not_regular_fails_at_once() {
     make.args(["-m", "755"]).arg(&fifo);
     finish(make).expect_success();
     let fifo = fifo.to_str().expect("UTF-8");
-    let script = install_script(&format!("#!{fifo}\n"), directory.path().join("script"));
+    let script = install_script(format!("#!{fifo}\n"), directory.path().join("script"));
     for path in [fifo, &script, "/dev/null", "/"] {
         let shell = ["sh", "-c", "\"$0\" 2>/dev/null; echo $?", path];
         comes_to(|| served(&shell), 0, "126");
