@@ -1,12 +1,14 @@
 //! `fastpath audit --rescue`: which system calls `--rescue` would redirect, and why not the others.
 
 use std::collections::HashMap;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fastpath_code::rescue::window::Kind;
 use fastpath_code::rescue::{Calls, Site, analyse};
+use fastpath_os::foreign::{self, Reader};
 use fastpath_os::printable;
 use fastpath_tools::audit::{AuditOptions, By, Finding, Progress, Rule};
 
@@ -17,6 +19,8 @@ use crate::progress;
 
 /// Size in bytes above which `--rescue` does not examine a file.
 const MOST_FILE_BYTES: u64 = 512 << 20;
+/// Time for which a file is read: its server may not answer.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What is printed with `--json`.
 #[derive(serde::Serialize, schemars::JsonSchema)]
@@ -168,14 +172,9 @@ fn gather(
 }
 
 fn sites_of(path: &str) -> Result<Vec<Site>, String> {
-    let path = Path::new(path);
-    let size = std::fs::metadata(path)
-        .map_err(|_| "--rescue examines no files in archives")?
-        .len();
-    if size > MOST_FILE_BYTES {
-        return Err(format!("it is larger than {} MiB", MOST_FILE_BYTES >> 20));
-    }
-    let bytes = std::fs::read(path).map_err(|e| format!("it cannot be read: {e}"))?;
+    let file = foreign::handle(Path::new(path)).map_err(|_| "--rescue examines no files in archives")?;
+    let bytes = Reader::open(file.as_fd(), MOST_FILE_BYTES, TIMEOUT).and_then(|mut file| file.contents());
+    let bytes = bytes.map_err(|e| format!("it cannot be read: {e}"))?;
     analyse(&bytes).map(|analysis| analysis.sites)
 }
 

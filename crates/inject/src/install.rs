@@ -354,7 +354,10 @@ pub fn install_in_libraries(
         return Err(Error::Gone);
     }
     let pages: Vec<u64> = mapping::thunk_pages(maps).map(|page| page.start).collect();
-    for mapping in maps.iter().filter(is_c_library) {
+    for mapping in program::code_of_files(maps)
+        .filter(is_c_library)
+        .take(program::MOST_LIBRARIES)
+    {
         let Some(file) = hooked_file(pid, &config.scans, maps, mapping) else {
             continue;
         };

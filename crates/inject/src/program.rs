@@ -1,6 +1,7 @@
 //! Finds the code of a program that contains the calls for the hook: the program itself, its interpreter, its C
 //! library.
 
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -72,6 +73,22 @@ impl Code {
     pub fn has_more_to_come(&self) -> bool {
         self.linker.is_some() || self.interpreter.is_some() && !self.program.0.is_musl()
     }
+}
+
+/// Most mappings of code that are examined of one file, and most C libraries of one process. A library has one of them, or a few if
+/// another tool has changed the protection of some of its code.
+const MOST_OF_ONE_FILE: usize = 16;
+pub const MOST_LIBRARIES: usize = 16;
+
+/// Returns the mappings of files' code, lowest first.
+pub fn code_of_files(maps: &[Mapping]) -> impl Iterator<Item = &Mapping> {
+    let mut seen = HashMap::new();
+    maps.iter().filter(move |m| {
+        let is_code = m.executable && m.inode != 0;
+        let before = seen.entry((m.device, m.inode)).or_insert(0);
+        *before += usize::from(is_code);
+        is_code && *before <= MOST_OF_ONE_FILE
+    })
 }
 
 /// Returns the start of the lowest mapping of the file that is mapped at `address`. A file may be loaded more than once

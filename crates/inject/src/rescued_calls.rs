@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fastpath_code::rescue::thunk::{Change, Routine, Thunk, thunk};
 use fastpath_code::rescue::window::{Jump, Kind, Relay, Window};
@@ -265,14 +266,18 @@ impl RescuedFile {
     }
 }
 
+/// Time for which files are searched. Those of the largest programs take a second.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Returns the files that have sites.
 fn files_with_sites(pid: i32, maps: &[Mapping], scans: &Cache) -> Vec<RescuedFile> {
     let mut seen = BTreeSet::new();
+    let until = Instant::now() + TIMEOUT;
     // Code that a program makes at run time may lie in a memfd, and changes.
-    let is_file = |m: &&Mapping| m.executable && m.inode != 0 && !m.name.starts_with("/memfd:");
-    maps.iter()
-        .filter(is_file)
+    program::code_of_files(maps)
+        .filter(|mapping| !mapping.name.starts_with("/memfd:"))
         .filter(|mapping| seen.insert(file_start(maps, mapping.start)))
+        .take_while(|_| Instant::now() < until)
         .filter_map(|mapping| RescuedFile::scan(pid, maps, mapping, scans))
         .collect()
 }

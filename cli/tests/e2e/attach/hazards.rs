@@ -48,6 +48,24 @@ fn a_program_whose_threads_map_memory_all_the_time_is_attached_each_time() {
 }
 
 #[test]
+fn a_program_that_maps_a_library_tens_of_thousands_of_times_is_attached_in_a_moment() {
+    let Some(running) = hazard("many-mappings", &["30000"], "ready") else {
+        return;
+    };
+    for how in [&["--clocks", "all"][..], &["--clocks", "all", "--rescue"]] {
+        let pid = running.pid().0.to_string();
+        let begun = std::time::Instant::now();
+        finish(fastpath(&[&["attach", "-q"][..], how, &[&pid]].concat())).expect_success();
+        assert!(
+            begun.elapsed() < Duration::from_secs(4),
+            "{how:?}: {:?}",
+            begun.elapsed()
+        );
+        detach(running.pid()).expect_success();
+    }
+}
+
+#[test]
 fn attach_waits_for_the_parent_of_a_vfork() {
     // Longer than the timeout for a thread that does not stop.
     let Some(running) = hazard("vfork", &["1300"], "child") else {

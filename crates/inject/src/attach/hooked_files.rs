@@ -16,9 +16,11 @@ pub fn find(pid: i32, maps: &[Mapping], scans: &Cache, is_wanted: impl Fn(&Site)
         .as_ref()
         .and_then(|exe| Identity::read(exe).ok())
         .map(|exe| exe.inode);
-    for mapping in maps.iter().filter(|m| m.executable && m.inode != 0) {
+    let mut libraries = 0;
+    for mapping in program::code_of_files(maps) {
         let is_library = is_c_library(&mapping.name) || is_musl(&mapping.name);
-        let scanned = if is_library {
+        libraries += usize::from(is_library);
+        let scanned = if is_library && libraries <= program::MOST_LIBRARIES {
             program::library(pid, scans, maps, mapping)
         } else if Some(mapping.inode) == exe_inode {
             let scan = exe.as_ref().and_then(|file| scans.scan(file, Role::Program).ok());
