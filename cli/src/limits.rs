@@ -65,6 +65,18 @@ impl Drop for FileSize {
     }
 }
 
+/// Makes this process end with an exit status where it would abort: after the message of the standard library, if there is no more
+/// memory (ulimit -v).
+pub fn exit_without_memory() {
+    extern "C" fn exit(_signal: c_int) {
+        // SAFETY: _exit may be called in a signal handler.
+        unsafe { libc::_exit(crate::exit::FAILED) }
+    }
+    let handler: extern "C" fn(c_int) = exit;
+    // SAFETY: the handler only ends the process. A program that is executed gets the default.
+    unsafe { libc::signal(libc::SIGABRT, handler as *const () as libc::sighandler_t) };
+}
+
 /// Runs `work` on a large enough stack, whatever limit the program will have (ulimit -s).
 pub fn with_enough_stack(
     argc: c_int,

@@ -64,6 +64,9 @@ extern "C" fn begin(argc: c_int, argv: *const *const c_char) -> ! {
     if let Some(status) = unreadable_clocks(&args.command) {
         std::process::exit(status);
     }
+    if !matches!(args.command, Command::Run(_)) {
+        limits::exit_without_memory();
+    }
     let status = match args.command {
         Command::Probe(options) => probe::run(&options),
         Command::Doctor(options) => doctor::run(&options),

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::common::{fastpath, finish, install_script, served};
+use crate::common::{fastpath, finish, helper_program, install_script, served};
 
 #[test]
 fn run_returns_every_exit_status_of_the_program() {
@@ -10,6 +10,23 @@ fn run_returns_every_exit_status_of_the_program() {
         let outcome = finish(served(&["sh", "-c", &format!("exit {code}")])).expect_code(code);
         assert!(outcome.out.is_empty() && outcome.err.is_empty(), "{outcome:#?}");
     }
+}
+
+#[test]
+fn a_command_without_memory_says_so_and_has_an_exit_status() {
+    let Some(program) = helper_program("raw-clock", "cc", &[]) else {
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let large = directory.path().join("large");
+    std::fs::copy(program, &large).expect("a copy");
+    let file = std::fs::File::options().write(true).open(&large).expect("a file");
+    file.set_len(400 << 20).expect("its length");
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -v 200000 && exec \"$0\" audit --rescue \"$1\""]);
+    command.arg(env!("CARGO_BIN_EXE_fastpath")).arg(&large);
+    let said = finish(command).expect_code(70).err;
+    assert!(said.contains("memory allocation of 419430400 bytes failed"), "{said}");
 }
 
 #[test]
