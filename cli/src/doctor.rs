@@ -200,7 +200,7 @@ fn text(report: &DoctorReport, with_evidence: bool) -> String {
     }
     for remedy in &report.remedies {
         text += &wrapped(&format!("  {:<14}", remedy.when.words()), &remedy.does);
-        text += &wrapped(&" ".repeat(16), &format!("Cost: {}.", remedy.price));
+        text += &wrapped(&" ".repeat(16), &format!("Cost: {}.", remedy.cost));
     }
     if !report.unseen.is_empty() {
         text += "\nCould not be seen\n";

@@ -274,7 +274,7 @@ fn table(report: &TraceReport, most_rows: usize, width: Width) -> Table {
             Cell::new(call),
             right(row.calls.to_string()),
             right(format!("{:.0}", row.calls_per_second)),
-            right(nanoseconds(row.price_ns)),
+            right(nanoseconds(row.cost_ns)),
             right(percent),
             match width {
                 Width::Wide => Cell::new(row.says),

@@ -28,7 +28,7 @@ TARGETS = [
      ["inject/src/redirection/journal.rs"]),
     ("redirection", "fastpath-inject", "fastpath_inject",
      "redirection::tests::whatever_a_kernels_vdso_contains_it_is_redirected_or_refused",
-     [f"inject/src/redirection/{name}.rs" for name in ("call_frames", "general", "mod", "plan_region", "seat", "x86")]),
+     [f"inject/src/redirection/{name}.rs" for name in ("call_frames", "general", "mod", "plan_region", "body", "x86")]),
     ("sites", "fastpath-inject", "fastpath_inject", "sites::tests::whatever_a_program_contains_it_has_sites_or_none",
      ["inject/src/sites.rs", "inject/src/abi/x86_64/sites.rs"]),
     ("seccomp", "fastpath-inject", "fastpath_inject", "seccomp_filter::tests::any_bytes_are_judged_in_bounded_time", ["inject/src/seccomp_filter/mod.rs"]),

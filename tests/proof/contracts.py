@@ -82,7 +82,7 @@ CONTRACTS = {
     "fp_read_slowly": reads_slowly,
     "fp_read_latch": reads_latch,
     "fp_is_later": is_later,
-    **{f"{who}_{each}": asks_kernel(each, wide=each.endswith("64")) for each in KERNELS for who in ("fp_call", "kernel", "seat", "slow")},
+    **{f"{who}_{each}": asks_kernel(each, wide=each.endswith("64")) for each in KERNELS for who in ("fp_call", "kernel", "body", "slow")},
 }
 
 
@@ -212,7 +212,7 @@ def has(bits, identity):
 
 def needs_pad(image, name):
     at, pad = image.symbols[name][0], image.isa.landing_pad
-    is_jump = "seat_clock_gettime" in image.symbols and name.endswith("clock_gettime")
+    is_jump = "body_clock_gettime" in image.symbols and name.endswith("clock_gettime")
     if not is_jump and image.code[at : at + len(pad)] != pad:
         raise Refuted(f"{name} does not begin with a landing pad")
 

@@ -402,7 +402,7 @@ class Executor:
         return self.operate(state, operations, 1, Bytes(), state.pc + size)
 
     def call_contract(self, state, name):
-        internal = not name.startswith(("fp_call_", "kernel_", "seat_", "slow_"))
+        internal = not name.startswith(("fp_call_", "kernel_", "body_", "slow_"))
         call = self.contracts[name](self, state, lambda index: self.argument(state, index, internal))
         state.log.append(call)
         for register in self.isa.scratch:

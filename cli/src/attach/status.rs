@@ -430,7 +430,7 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
     let (by, journal) = by(memory_of(pid), has_region);
     let count = |purpose| journal.as_ref().map_or(0, |journal| journal.count(purpose));
     // Without a changed entry point, the image itself is the vDSO.
-    let is_in_vdso = |_: &Journal| count(Purpose::Entry) == 0 || count(Purpose::Seat) > 0;
+    let is_in_vdso = |_: &Journal| count(Purpose::Entry) == 0 || count(Purpose::EntryBody) > 0;
     Some(Served {
         pid,
         comm,

@@ -5,7 +5,7 @@ use std::path::Path as File;
 use std::time::{Duration, Instant};
 
 use fastpath_doctor::{DoctorOptions, DoctorReport, PageFacts, Served, ServedPage, Verdict};
-use fastpath_measure::{CallVerdict, Clock, Functions, Histogram, Path, Probe, price_samples};
+use fastpath_measure::{CallVerdict, Clock, Functions, Histogram, Path, Probe, cost_samples};
 use fastpath_publish::evidence::Trust;
 
 use super::metrics::{Family, Kind};
@@ -93,7 +93,7 @@ impl Looks {
         };
         let clocks: Vec<Clock> = Clock::SERVED.iter().copied().filter(can_be_called).collect();
         let reads: Vec<_> = clocks.iter().map(|clock| (Functions::libc(), *clock)).collect();
-        for (clock, samples) in clocks.iter().zip(price_samples(&reads, SAMPLES)) {
+        for (clock, samples) in clocks.iter().zip(cost_samples(&reads, SAMPLES)) {
             let Some(costs) = self.costs.iter_mut().find(|costs| costs.clock == *clock) else {
                 continue;
             };

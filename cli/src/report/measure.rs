@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fastpath_doctor::DoctorOptions;
-use fastpath_measure::{CALLS_PER_SAMPLE, Clock, Functions, Kind, Probe, price_samples};
+use fastpath_measure::{CALLS_PER_SAMPLE, Clock, Functions, Kind, Probe, cost_samples};
 use fastpath_report::Distribution;
-use fastpath_report::data::{self, ClockPrices, Host, Missing, Part, Prices, Trace};
+use fastpath_report::data::{self, ClockCosts, Costs, Host, Missing, Part, Trace};
 use fastpath_tools::trace::{Method, Observer, Whom};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -65,7 +65,7 @@ pub fn this_host(trace_for: Duration) -> Result<Host, String> {
         file: None,
         measured_unix: since.ok().map(|since| since.as_secs()),
         probe: as_data(&probe)?,
-        prices: Some(costs),
+        costs: Some(costs),
         doctor,
         trace,
         missing,
@@ -80,7 +80,7 @@ fn as_data<M: Serialize, T: DeserializeOwned>(measured: &M) -> Result<T, String>
 
 /// Measures the costs of clocks that a vDSO can answer, one by one and in turns, so that a disturbance affects both
 /// paths.
-fn costs(probe: &Probe, ours: Option<Functions>) -> Prices {
+fn costs(probe: &Probe, ours: Option<Functions>) -> Costs {
     let can_be_fast = |report: &&fastpath_measure::ClockReport| {
         report.clock.kind() != Kind::KernelOnly && report.measured.ns.is_some()
     };
@@ -95,19 +95,19 @@ fn costs(probe: &Probe, ours: Option<Functions>) -> Prices {
     let now = clocks.iter().map(|clock| (Functions::libc(), *clock));
     let with_fastpath = clocks.iter().filter_map(|clock| Some((served(clock)?, *clock)));
     let reads: Vec<(Functions, Clock)> = now.chain(with_fastpath).collect();
-    let mut spreads = price_samples(&reads, SAMPLES)
+    let mut spreads = cost_samples(&reads, SAMPLES)
         .into_iter()
         .map(Distribution::from_samples);
     let now: Vec<Option<Distribution>> = spreads.by_ref().take(clocks.len()).collect();
     let of_clock = |(clock, now): (&Clock, Option<Distribution>)| {
         let fastpath = served(clock).and_then(|_| spreads.next().flatten());
-        Some(ClockPrices {
+        Some(ClockCosts {
             clock: clock.name().to_owned(),
             now: now?,
             fastpath,
         })
     };
-    Prices {
+    Costs {
         calls_per_sample: CALLS_PER_SAMPLE,
         clocks: clocks.iter().zip(now).filter_map(of_clock).collect(),
     }

@@ -118,13 +118,13 @@ fn are_in(mappings: &[Range<u64>], address: u64) -> bool {
 fn have_callers(mut stacks: Vec<Vec<u64>>, maps: &str, program: &str) -> bool {
     let own = own_vdso().expect("a vDSO").expect("a vDSO").vdso;
     let function = own.exports().iter().find(|export| export.name == "__vdso_gettimeofday");
-    let seat = function.map_or(0..0, |function| function.offset..function.offset + function.size);
+    let body = function.map_or(0..0, |function| function.offset..function.offset + function.size);
     let vdso = &mappings(maps, |line| line.contains("[vdso]"))[0];
-    let seat = vdso.start + seat.start..vdso.start + seat.end;
+    let body = vdso.start + body.start..vdso.start + body.end;
     let region = mappings(maps, |line| line.contains("fastpath-region"));
     let own = mappings(maps, |line| line.contains(program));
     assert!(!region.is_empty(), "{maps}");
-    stacks.retain(|stack| seat.contains(&stack[0]) && !stack.iter().any(|at| are_in(&region, *at)));
+    stacks.retain(|stack| body.contains(&stack[0]) && !stack.iter().any(|at| are_in(&region, *at)));
     for stack in &stacks {
         assert!(stack.iter().any(|at| are_in(&own, *at)), "{stack:x?}\n{maps}");
     }

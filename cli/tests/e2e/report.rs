@@ -63,7 +63,7 @@ impl Made {
             for function in host["probe"]["functions"].as_array_mut().expect("functions") {
                 function["verdict"] = "fast".into();
             }
-            for part in ["doctor", "prices", "trace"] {
+            for part in ["doctor", "costs", "trace"] {
                 host[part] = Value::Null;
             }
             fleet["hosts"].as_array_mut().expect("hosts").push(host);
@@ -231,7 +231,7 @@ fn missing_parts_of_a_measurement_are_listed() {
     for (part, name) in [("doctor", "doctor"), ("trace", "trace")] {
         assert_ne!(host[part].is_null(), !missing(name), "{part}");
     }
-    let clocks = host["prices"]["clocks"].as_array().expect("costs");
+    let clocks = host["costs"]["clocks"].as_array().expect("costs");
     assert!(clocks.len() >= 5);
     for clock in clocks {
         for whose in ["now", "fastpath"] {
@@ -274,7 +274,7 @@ fn without_permission_to_count_system_calls_the_rest_is_measured() {
     let outcome = finish(command).expect_success();
     let data: Value = serde_json::from_str(&outcome.out).expect("JSON");
     let host = &data["hosts"][0];
-    assert!(host["trace"].is_null() && !host["doctor"].is_null() && !host["prices"].is_null());
+    assert!(host["trace"].is_null() && !host["doctor"].is_null() && !host["costs"].is_null());
     let missing = host["missing"]
         .as_array()
         .expect("a list")

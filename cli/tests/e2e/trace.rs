@@ -92,10 +92,10 @@ fn every_call_is_counted_with_its_cost_and_reason_by_both_methods() {
                 (&row["comm"], &row["program"]),
                 (&"ask-the-time-cc".into(), &asker.as_str().into())
             );
-            let price = row["price_ns"].as_f64();
-            assert!(price.is_some_and(|ns| ns > 0.0) || row["abi"] == "i386", "{row}");
-            if let Some(price) = price {
-                let cost = row["calls_per_second"].as_f64().expect("a rate") * price / 1e7;
+            let cost = row["cost_ns"].as_f64();
+            assert!(cost.is_some_and(|ns| ns > 0.0) || row["abi"] == "i386", "{row}");
+            if let Some(cost) = cost {
+                let cost = row["calls_per_second"].as_f64().expect("a rate") * cost / 1e7;
                 let shown = row["cpu_percent"].as_f64().expect("a share");
                 assert!((cost - shown).abs() <= 0.001 + cost / 1000.0, "{row}");
             }

@@ -116,8 +116,8 @@ impl Reader {
             let now_ns = self.publisher.host.elapsed_ns;
             let polls = !matches!(self.care, Care::Blind | Care::Stopped);
             let is_news = polls && self.publisher.discipline.is_news(&self.publisher.host.ntp());
-            let hears = self.care == Care::Notified || now_ns >= self.poll_at_ns;
-            if self.care != Care::Stopped && (now_ns >= self.refresh_at_ns || (is_news && hears)) {
+            let is_told = self.care == Care::Notified || now_ns >= self.poll_at_ns;
+            if self.care != Care::Stopped && (now_ns >= self.refresh_at_ns || (is_news && is_told)) {
                 self.publisher.refresh_now();
                 let window_ns = self.publisher.discipline.next_window_ns() as f64;
                 let late_ns = match self.care {
@@ -257,7 +257,7 @@ fn a_frequency_that_is_toggled_is_followed_within_ten_microseconds() {
 }
 
 #[test]
-fn a_changed_tick_is_followed_when_it_is_heard_of() {
+fn a_changed_tick_is_followed_when_it_is_noticed() {
     for (care, limit_us) in [(Care::Notified, 200.0), (Care::Prompt, 900.0)] {
         let mut reader = Reader::new(care);
         for round in 0..60 {

@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::payer::Payer;
+use crate::account::Account;
 use crate::peer::is_pidfd;
 
 /// Limit of closing threads of one user. At the limit, nothing more is received from the user.
 const OF_ONE_USER: usize = 4;
 
-type UnderWay = HashMap<Payer, usize>;
+type UnderWay = HashMap<Account, usize>;
 
 /// Closes descriptors that may not close at once.
 #[derive(Clone, Default)]
@@ -19,26 +19,28 @@ pub(crate) struct Closer(Arc<Mutex<UnderWay>>);
 
 impl Closer {
     /// Returns whether this user has as many closing threads as it may.
-    pub(crate) fn is_busy_for(&self, payer: Payer) -> bool {
-        self.under_way().get(&payer).is_some_and(|count| *count >= OF_ONE_USER)
+    pub(crate) fn is_busy_for(&self, account: Account) -> bool {
+        self.under_way()
+            .get(&account)
+            .is_some_and(|count| *count >= OF_ONE_USER)
     }
 
     /// Returns the descriptors of a packet if each is a pidfd or a memfd, as all are that a request may have; else
     /// closes them.
-    pub(crate) fn known(&self, fds: Vec<OwnedFd>, payer: Payer) -> Option<Vec<OwnedFd>> {
+    pub(crate) fn known(&self, fds: Vec<OwnedFd>, account: Account) -> Option<Vec<OwnedFd>> {
         if fds.iter().all(is_known) {
             return Some(fds);
         }
-        self.close(fds, payer);
+        self.close(fds, account);
         None
     }
 
     /// Closes the descriptors in a thread of their own.
-    pub(crate) fn close(&self, fds: Vec<OwnedFd>, payer: Payer) {
+    pub(crate) fn close(&self, fds: Vec<OwnedFd>, account: Account) {
         if fds.is_empty() {
             return;
         }
-        *self.under_way().entry(payer).or_default() += 1;
+        *self.under_way().entry(account).or_default() += 1;
         let fds = Arc::new(Mutex::new(fds));
         let (closer, theirs) = (self.clone(), fds.clone());
         let thread = std::thread::Builder::new()
@@ -47,7 +49,7 @@ impl Closer {
         let started = thread.spawn(move || {
             let taken = std::mem::take(&mut *theirs.lock().unwrap_or_else(PoisonError::into_inner));
             drop(taken);
-            closer.is_done(payer);
+            closer.is_done(account);
         });
         if started.is_err() {
             // They stay open: closing them here could wait.
@@ -56,12 +58,12 @@ impl Closer {
         }
     }
 
-    fn is_done(&self, payer: Payer) {
+    fn is_done(&self, account: Account) {
         let mut under_way = self.under_way();
-        if let Some(count) = under_way.get_mut(&payer) {
+        if let Some(count) = under_way.get_mut(&account) {
             *count -= 1;
             if *count == 0 {
-                under_way.remove(&payer);
+                under_way.remove(&account);
             }
         }
     }

@@ -20,11 +20,11 @@ use fastpath_protocol::CLOCK_MAPPED_NAME;
 use fastpath_publish::SharedPage;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::book::Found;
+use crate::account::Account;
 use crate::lease::Lease;
 use crate::log::{Priority, say};
-use crate::payer::Payer;
 use crate::peer::Process;
+use crate::registry::Found;
 use crate::search::{Bounds, Examine, search};
 
 /// The thread, and what it has found.
@@ -103,7 +103,7 @@ impl Examine for Examiner {
 
 fn look_at_all(examiner: Examiner) {
     let processes = fastpath_os::processes().into_iter().flatten();
-    let processes = processes.filter_map(|pid| Some((pid, payer_of(pid)?)));
+    let processes = processes.filter_map(|pid| Some((pid, account_of(pid)?)));
     let searched = search(processes, BOUNDS, examiner, |pid| {
         say(
             Priority::Warning,
@@ -120,9 +120,9 @@ fn look_at_all(examiner: Examiner) {
     }
 }
 
-fn payer_of(pid: i32) -> Option<Payer> {
+fn account_of(pid: i32) -> Option<Account> {
     let process = Process::read(pid).ok()?;
-    Payer::of_pid(pid, process.uid).ok()
+    Account::of_pid(pid, process.uid).ok()
 }
 
 /// Returns the page that a process maps by this name, if it is this keeper's and no daemon keeps it. A page that several
@@ -150,10 +150,10 @@ fn of_process(pid: i32, maps: &[Mapping], name: &str, keeper: u64) -> Option<Fou
     };
     let page = SharedPage::take_up(&page, keeper).ok()?;
     let lease = Lease::take(&mailbox).ok()?;
-    let payer = Payer::of_pid(process.pid, process.uid).ok()?;
+    let account = Account::of_pid(process.pid, process.uid).ok()?;
     Some(Found {
         process,
-        payer,
+        account,
         page,
         lease,
     })

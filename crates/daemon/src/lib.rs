@@ -6,15 +6,15 @@
 //! process, has threads of its own.
 #![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
 
-mod book;
+mod account;
 mod cgroup_namespace;
 mod closing;
 mod finding;
 mod lease;
 pub mod log;
-mod payer;
 mod peer;
 mod policy;
+mod registry;
 mod requests;
 mod search;
 mod server;
@@ -35,8 +35,8 @@ use fastpath_publish::Publisher;
 use fastpath_publish::SharedPage;
 use fastpath_publish::evidence::{self, Trust};
 
-use book::{Book, Limits};
 pub use policy::{Action, Decision, Fit, Policy, Preview, ProcessFacts, TRY_AGAIN};
+use registry::{Limits, Registry};
 use server::Server;
 pub use service::Service;
 
@@ -110,8 +110,8 @@ pub fn serve(options: &DaemonOptions) -> Result<(), ServeError> {
     // Last, so that every client that connects gets an answer at once.
     let socket = sockets::listen(&options.socket).map_err(ServeError::Start)?;
     let limits = Limits::of_this_process(options.pages_per_user);
-    let book = Book::new(handle, limits, socket.keeper());
-    let served = Server::new(options, policy, socket, signals, book)
+    let registry = Registry::new(handle, limits, socket.keeper());
+    let served = Server::new(options, policy, socket, signals, registry)
         .map_err(|e| start("the server", e))?
         .run(&|| publishing.is_finished());
     over.store(true, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use fastpath_protocol::{Code, RequestRefusal};
 use fastpath_publish::{Offsets, UnknownOffsets};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
-use crate::payer::{Payer, has_ended, pidfd_of_peer};
+use crate::account::{Account, has_ended, pidfd_of_peer};
 
 /// A client that has connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +20,8 @@ pub(crate) struct Peer {
     pub pid: i32,
     /// User id.
     pub uid: u32,
-    /// Payer whose share is used.
-    pub payer: Payer,
+    /// Account whose share is used.
+    pub account: Account,
 }
 
 /// Time for which the examination of a client's process holds.
@@ -36,7 +36,7 @@ pub(crate) struct Examined(HashMap<(i32, u32), Known>);
 
 struct Known {
     pidfd: OwnedFd,
-    payer: Payer,
+    account: Account,
     at: Instant,
 }
 
@@ -46,21 +46,28 @@ impl Examined {
         let credentials = getsockopt(&socket.as_fd(), PeerCredentials)?;
         let (pid, uid) = (credentials.pid(), credentials.uid());
         if pid <= 0 {
-            let payer = Payer::Unseen;
-            return Ok(Peer { pid, uid, payer });
+            let account = Account::Unseen;
+            return Ok(Peer { pid, uid, account });
         }
         let pidfd = pidfd_of_peer(socket.as_fd(), pid, uid)?;
         // Of two processes with one number at most one lives.
         let holds = |known: &Known| known.is_fresh(now) && !has_ended(&known.pidfd) && !has_ended(&pidfd);
         if let Some(known) = self.0.get(&(pid, uid)).filter(|known| holds(known)) {
-            let payer = known.payer;
-            return Ok(Peer { pid, uid, payer });
+            let account = known.account;
+            return Ok(Peer { pid, uid, account });
         }
-        let payer = Payer::of_process(&pidfd, pid, uid)?;
+        let account = Account::of_process(&pidfd, pid, uid)?;
         if self.0.len() < MOST_REMEMBERED {
-            self.0.insert((pid, uid), Known { pidfd, payer, at: now });
+            self.0.insert(
+                (pid, uid),
+                Known {
+                    pidfd,
+                    account,
+                    at: now,
+                },
+            );
         }
-        Ok(Peer { pid, uid, payer })
+        Ok(Peer { pid, uid, account })
     }
 
     /// Forgets processes that must be examined again.
@@ -80,7 +87,7 @@ impl Peer {
     pub(crate) const ENDED: Peer = Peer {
         pid: 0,
         uid: u32::MAX,
-        payer: Payer::Ended,
+        account: Account::Ended,
     };
 
     /// Returns the client's own process.
@@ -99,27 +106,29 @@ impl Peer {
         })
     }
 
-    /// Returns the process that a pidfd names and its payer; refuses if the client may not act on that process.
-    pub(crate) fn process_of(&self, pidfd: BorrowedFd<'_>) -> Result<(Process, Payer), RequestRefusal> {
+    /// Returns the process that a pidfd names and its account; refuses if the client may not act on that process.
+    pub(crate) fn process_of(&self, pidfd: BorrowedFd<'_>) -> Result<(Process, Account), RequestRefusal> {
         let process = Process::read(pid_of(pidfd)?)?;
-        let payer = Payer::of_pid(process.pid, process.uid).map_err(|_| gone(process.pid))?;
-        if !self.has_to_do_with(process.uid, payer) {
+        let account = Account::of_pid(process.pid, process.uid).map_err(|_| gone(process.pid))?;
+        if !self.has_to_do_with(process.uid, account) {
             return Err(RequestRefusal::new(
                 Code::Denied,
                 format!("process {} is another user's", process.pid),
             ));
         }
-        Ok((process, payer))
+        Ok((process, account))
     }
 
-    /// Returns whether the client may act on a process of this user and payer: root may on all, a container's root on all
+    /// Returns whether the client may act on a process of this user and account: root may on all, a container's root on all
     /// of its container, and a user of a container, who is not the host's user with that number, on its own there.
-    pub(crate) fn has_to_do_with(&self, uid: u32, payer: Payer) -> bool {
+    pub(crate) fn has_to_do_with(&self, uid: u32, account: Account) -> bool {
         match self.uid {
             // A daemon in a PID namespace of its own cannot see a client outside, and serves no process there; it only
             // reports its status.
-            0 => self.payer.is_root() || self.payer == Payer::Unseen || self.payer == payer,
-            own => own == uid && (self.payer == payer || [Payer::User(own), Payer::Unseen].contains(&self.payer)),
+            0 => self.account.is_root() || self.account == Account::Unseen || self.account == account,
+            own => {
+                own == uid && (self.account == account || [Account::User(own), Account::Unseen].contains(&self.account))
+            }
         }
     }
 }
@@ -227,7 +236,7 @@ mod tests {
         let left_behind = Peer {
             pid: 1,
             uid: 65534,
-            payer: Payer::User(65534),
+            account: Account::User(65534),
         };
         assert_eq!(left_behind.process(), Ok(Process { pid: 1, uid: 65534 }));
     }
@@ -239,36 +248,36 @@ mod tests {
         let user = Peer {
             pid: 7,
             uid: 65534,
-            payer: Payer::User(65534),
+            account: Account::User(65534),
         };
         assert_eq!(user.process_of(pidfd.as_fd()).unwrap_err().code, Code::Denied);
         let root = Peer {
             pid: 7,
             uid: 0,
-            payer: Payer::Root,
+            account: Account::Root,
         };
         assert_eq!(root.process_of(pidfd.as_fd()).map(|(process, _)| process), Ok(init));
         let container = Peer {
-            payer: Payer::Container(1),
+            account: Account::Container(1),
             ..root
         };
         assert_eq!(container.process_of(pidfd.as_fd()).unwrap_err().code, Code::Denied);
-        assert!(container.has_to_do_with(33, Payer::Container(1)));
+        assert!(container.has_to_do_with(33, Account::Container(1)));
     }
 
     #[test]
     fn a_user_of_a_container_is_not_the_hosts_user_with_that_number() {
-        let peer = |payer| Peer {
+        let peer = |account| Peer {
             pid: 7,
             uid: 1001,
-            payer,
+            account,
         };
-        let (host, container) = (Payer::User(1001), Payer::Container(1));
+        let (host, container) = (Account::User(1001), Account::Container(1));
         assert!(peer(container).has_to_do_with(1001, container));
         assert!(!peer(container).has_to_do_with(1001, host));
-        assert!(!peer(container).has_to_do_with(1001, Payer::Container(2)));
+        assert!(!peer(container).has_to_do_with(1001, Account::Container(2)));
         // A number that another user maps in its user namespace.
-        assert!(!peer(Payer::User(1002)).has_to_do_with(1001, host));
+        assert!(!peer(Account::User(1002)).has_to_do_with(1001, host));
         // The kernel lets it trace its processes in a container, too.
         assert!(peer(host).has_to_do_with(1001, host) && peer(host).has_to_do_with(1001, container));
         assert!(!peer(host).has_to_do_with(1002, container));

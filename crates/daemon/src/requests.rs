@@ -97,9 +97,9 @@ fn descriptors(request: &Request, fds: Vec<OwnedFd>) -> Result<[Option<OwnedFd>;
 fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, RequestRefusal> {
     let [process, mailbox] = descriptors(request, fds)?;
     let of_another = process.is_some();
-    let (process, payer) = match &process {
+    let (process, account) = match &process {
         Some(pidfd) => peer.process_of(pidfd.as_fd())?,
-        None => (peer.process()?, peer.payer),
+        None => (peer.process()?, peer.account),
     };
     match of_another {
         true => state.policy_allows(process)?,
@@ -112,8 +112,8 @@ fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> 
         0 => MEMFD_NAME,
         _ => CLOCK_NAME,
     };
-    let owner = (process, payer);
-    let grant = state.book.open(name, owner, clocks, offsets, mailbox, None)?;
+    let owner = (process, account);
+    let grant = state.registry.open(name, owner, clocks, offsets, mailbox, None)?;
     let answer = Answer {
         clocks: clocks.0,
         ..Answer::new(Operation::Page as u32)
@@ -171,8 +171,8 @@ fn prepare(state: &mut State, peer: Peer, request: &Request) -> Result<Answered,
     let contents = contents(&plan, &mut answer)?;
     let (kept, contents) = contents;
     let grant = state
-        .book
-        .open(MEMFD_NAME, (process, peer.payer), clocks, offsets, None, Some(kept))?;
+        .registry
+        .open(MEMFD_NAME, (process, peer.account), clocks, offsets, None, Some(kept))?;
     Ok(Answered::with(answer, vec![grant.page, grant.mailbox, contents]))
 }
 
@@ -273,17 +273,17 @@ const PAGES_AT_A_TIME: usize = 64;
 /// daemon has more privileges over a process than its user may have.
 fn attach(state: &State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, RequestRefusal> {
     let [process, _] = descriptors(request, fds)?;
-    if peer.uid != 0 || !peer.payer.is_root() {
+    if peer.uid != 0 || !peer.account.is_root() {
         return Err(RequestRefusal::new(
             Code::Denied,
             "only root may have processes attached",
         ));
     }
     let process = process.ok_or_else(|| RequestRefusal::new(Code::Malformed, "the request names no process"))?;
-    let (process, payer) = peer.process_of(process.as_fd())?;
+    let (process, account) = peer.process_of(process.as_fd())?;
     state.policy_allows(process)?;
     let clocks = clocks_of(state, request)?;
-    state.attach(process, payer, clocks)?;
+    state.attach(process, account, clocks)?;
     Ok(Answered::with(Answer::new(Operation::Attach as u32), Vec::new()))
 }
 

@@ -23,13 +23,13 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt};
 use sd_notify::NotifyState;
 
-use crate::book::Book;
+use crate::account::Account;
 use crate::closing::Closer;
 use crate::finding::Finder;
 use crate::log::{Priority, say};
-use crate::payer::Payer;
 use crate::peer::{Examined, Peer, Process};
 use crate::policy::{Policy, ProcessFacts, Watcher};
+use crate::registry::Registry;
 use crate::requests;
 use crate::shares::Shares;
 use crate::sockets::{Listener, QUEUE};
@@ -67,7 +67,7 @@ impl Signals {
 /// State from which requests are answered.
 pub(crate) struct State {
     /// All pages.
-    pub book: Book,
+    pub registry: Registry,
     begun: Instant,
     clocks: Option<ClockSet>,
     slow: ClockSet,
@@ -106,12 +106,12 @@ impl State {
     }
 
     /// Queues a process to be attached with its descendants.
-    pub(crate) fn attach(&self, process: Process, payer: Payer, clocks: ClockSet) -> Result<(), RequestRefusal> {
+    pub(crate) fn attach(&self, process: Process, account: Account, clocks: ClockSet) -> Result<(), RequestRefusal> {
         if !Isa::HOST.facts().attaches {
             let why = "running processes are attached on x86-64 only";
             return Err(RequestRefusal::new(Code::Unsupported, why));
         }
-        self.watcher.attach(process, payer, clocks)
+        self.watcher.attach(process, account, clocks)
     }
 
     /// Reads the policy again. A policy with a mistake changes nothing.
@@ -139,7 +139,7 @@ impl State {
 
     /// Returns the status for a client: up to `most` pages, from after the one with the id `after`.
     pub(crate) fn status(&self, peer: Peer, after: u64, most: usize) -> Status {
-        let (mut pages, next) = self.book.shown_to(peer, after, most);
+        let (mut pages, next) = self.registry.shown_to(peer, after, most);
         for page in &mut pages {
             page.rule = self.watcher.rule_of(page.inode);
         }
@@ -155,7 +155,7 @@ impl State {
             notices: self.watcher.notices().map(str::to_owned),
             leaves_filtered: target::why_filters_stay(),
             pages,
-            pages_in_all: self.book.count(),
+            pages_in_all: self.registry.count(),
             next,
             refused: self.refused,
         }
@@ -182,7 +182,7 @@ fn cut_short(text: &str, bytes: usize) -> String {
 struct Connection {
     socket: OwnedFd,
     peer: Peer,
-    heard: Instant,
+    last_read: Instant,
     /// The client asks faster than it may: nothing is read from it until it may again.
     must_wait: bool,
     /// Whether the connection counts against its user's share.
@@ -220,11 +220,11 @@ impl Server {
         policy: Policy,
         listener: Listener,
         signals: Signals,
-        book: Book,
+        registry: Registry,
     ) -> io::Result<Server> {
         let now = Instant::now();
         let mut state = State {
-            book,
+            registry,
             begun: now,
             clocks: options.clocks,
             slow: ClockSet::NONE,
@@ -266,7 +266,7 @@ impl Server {
         tell_manager(NotifyState::Ready);
         // Twice as often as the service manager requires.
         let watchdog = sd_notify::watchdog_enabled().map(|every| every / 2);
-        let mut barked = (Instant::now(), self.state.book.publishers_turns());
+        let mut notified = (Instant::now(), self.state.registry.publishers_turns());
         let mut swept = Instant::now();
         loop {
             if !self.wait()? {
@@ -280,12 +280,12 @@ impl Server {
                 swept = now;
                 self.tidy(now);
             }
-            if watchdog.is_some_and(|every| now.duration_since(barked.0) >= every) {
-                let turns = self.state.book.publishers_turns();
-                if turns != barked.1 {
+            if watchdog.is_some_and(|every| now.duration_since(notified.0) >= every) {
+                let turns = self.state.registry.publishers_turns();
+                if turns != notified.1 {
                     tell_manager(NotifyState::Watchdog);
                 }
-                barked = (now, turns);
+                notified = (now, turns);
             }
         }
         tell_manager(NotifyState::Stopping);
@@ -304,7 +304,7 @@ impl Server {
             Err(error) => return Err(format!("epoll_wait: {error}")),
         };
         let ready: Vec<u64> = events[..count].iter().map(EpollEvent::data).collect();
-        if ready.contains(&SIGNALS) && !self.hear_signals() {
+        if ready.contains(&SIGNALS) && !self.read_signals() {
             return Ok(false);
         }
         if ready.contains(&FINDER) {
@@ -318,7 +318,7 @@ impl Server {
     }
 
     /// Handles signals. Returns false if the server must end.
-    fn hear_signals(&mut self) -> bool {
+    fn read_signals(&mut self) -> bool {
         while let Ok(Some(signal)) = self.signals.0.read_signal() {
             if signal.ssi_signo != Signal::SIGHUP as u32 {
                 return false;
@@ -354,7 +354,7 @@ impl Server {
             // Unread answers take the daemon's memory.
             let _ = setsockopt(&socket, sockopt::SndBuf, &UNREAD);
             let connection = Connection {
-                is_counted: self.shares.connect(peer.payer, now),
+                is_counted: self.shares.connect(peer.account, now),
                 ..Connection::new(socket, peer)
             };
             if !connection.is_counted {
@@ -384,7 +384,7 @@ impl Server {
                 continue;
             };
             let had_to_wait = connection.must_wait;
-            connection.must_wait = !self.shares.ask(connection.peer.payer, now);
+            connection.must_wait = !self.shares.ask(connection.peer.account, now);
             let is_over = !connection.must_wait && !connection.serve(&mut self.state, &self.closer, now);
             let watched = match (had_to_wait, connection.must_wait) {
                 (false, true) => self.events.delete(&connection.socket),
@@ -417,27 +417,27 @@ impl Server {
             let _ = self.events.delete(&connection.socket);
             self.over.push(connection);
         } else if connection.is_counted {
-            self.shares.disconnect(connection.peer.payer, now);
+            self.shares.disconnect(connection.peer.account, now);
         }
     }
 
     /// Closes the connections that are over, those of one user in one thread, unless that user has as many closing
     /// threads as it may.
     fn close_over(&mut self, now: Instant) {
-        let mut of_payer: HashMap<Payer, Vec<OwnedFd>> = HashMap::new();
+        let mut of_account: HashMap<Account, Vec<OwnedFd>> = HashMap::new();
         for connection in std::mem::take(&mut self.over) {
-            let payer = connection.peer.payer;
-            if self.closer.is_busy_for(payer) {
+            let account = connection.peer.account;
+            if self.closer.is_busy_for(account) {
                 self.over.push(connection);
                 continue;
             }
             if connection.is_counted {
-                self.shares.disconnect(payer, now);
+                self.shares.disconnect(account, now);
             }
-            of_payer.entry(payer).or_default().push(connection.socket);
+            of_account.entry(account).or_default().push(connection.socket);
         }
-        for (payer, sockets) in of_payer {
-            self.closer.close(sockets, payer);
+        for (account, sockets) in of_account {
+            self.closer.close(sockets, account);
         }
     }
 
@@ -448,7 +448,7 @@ impl Server {
                 .process
                 .offsets()
                 .map_err(|refusal| refusal.sentence)
-                .and_then(|offsets| self.state.book.take_up(found, offsets).map_err(|e| e.to_string()));
+                .and_then(|offsets| self.state.registry.take_up(found, offsets).map_err(|e| e.to_string()));
             match taken {
                 Ok(()) => say(Priority::Notice, format_args!("process {pid}'s page is kept again")),
                 Err(why) => say(
@@ -460,16 +460,16 @@ impl Server {
     }
 
     fn tidy(&mut self, now: Instant) {
-        let pages = self.state.book.size().div_ceil(SWEEPS_A_ROUND);
-        self.state.book.sweep(pages);
+        let pages = self.state.registry.size().div_ceil(SWEEPS_A_ROUND);
+        self.state.registry.sweep(pages);
         self.shares.tidy(now);
         self.examined.tidy(now);
         self.end_those(now, |connection| {
-            !connection.must_wait && now.duration_since(connection.heard) >= SILENCE
+            !connection.must_wait && now.duration_since(connection.last_read) >= SILENCE
         });
         self.close_over(now);
-        let State { watcher, book, .. } = &self.state;
-        watcher.forget_all_but(|inode| book.has(inode));
+        let State { watcher, registry, .. } = &self.state;
+        watcher.forget_all_but(|inode| registry.has(inode));
         if self.state.clocks.is_none() && now.duration_since(self.state.measured) >= MEASURE_EVERY {
             self.state.measure();
         }
@@ -482,7 +482,7 @@ impl Connection {
         Connection {
             socket,
             peer,
-            heard: Instant::now(),
+            last_read: Instant::now(),
             must_wait: false,
             is_counted: false,
         }
@@ -496,20 +496,20 @@ impl Connection {
 
     /// Answers one packet. Returns false if the connection is over, or must be closed.
     fn serve(&mut self, state: &mut State, closer: &Closer, now: Instant) -> bool {
-        if closer.is_busy_for(self.peer.payer) {
+        if closer.is_busy_for(self.peer.account) {
             return false;
         }
         // A longer packet is not a request, but gets a refusal.
         let mut bytes = [0; Request::SIZE + 1];
         match packet::receive_any(self.socket.as_fd(), &mut bytes) {
             Ok(received) if received.is_cut_short || received.length == 0 => {
-                closer.close(received.fds, self.peer.payer);
+                closer.close(received.fds, self.peer.account);
                 false
             }
             Ok(packet::Received { length, fds, .. }) => {
-                self.heard = now;
+                self.last_read = now;
                 let packet = &bytes[..length.min(bytes.len())];
-                let answered = match closer.known(fds, self.peer.payer) {
+                let answered = match closer.known(fds, self.peer.account) {
                     Some(fds) => requests::answer(state, self.peer, packet, fds),
                     None => requests::refuse_descriptors(state),
                 };
@@ -517,7 +517,7 @@ impl Connection {
                 // There is no room only if the client does not read.
                 packet::send(self.socket.as_fd(), &answered.bytes(), &fds).is_ok()
             }
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock && now.duration_since(self.heard) < SILENCE,
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock && now.duration_since(self.last_read) < SILENCE,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::payer::Payer;
+use crate::account::Account;
 
 /// Limit of connections of one user at a time. Each serves one request, of some hundred microseconds.
 const CONNECTIONS: usize = 64;
@@ -26,7 +26,7 @@ struct Share {
 
 /// Usage of each user.
 pub(crate) struct Shares {
-    of_user: HashMap<Payer, Share>,
+    of_user: HashMap<Account, Share>,
     connections: usize,
     of_containers: usize,
 }
@@ -41,8 +41,8 @@ impl Shares {
         }
     }
 
-    fn share(&mut self, payer: Payer, now: Instant) -> &mut Share {
-        self.of_user.entry(payer).or_insert(Share {
+    fn share(&mut self, account: Account, now: Instant) -> &mut Share {
+        self.of_user.entry(account).or_insert(Share {
             connections: 0,
             saved: SAVED,
             counted: now,
@@ -50,30 +50,30 @@ impl Shares {
     }
 
     /// Takes a connection of this user's share; returns false if it may have no more.
-    pub(crate) fn connect(&mut self, payer: Payer, now: Instant) -> bool {
-        let most = CONNECTIONS_IN_ALL - if payer.is_root() { 0 } else { CONNECTIONS };
+    pub(crate) fn connect(&mut self, account: Account, now: Instant) -> bool {
+        let most = CONNECTIONS_IN_ALL - if account.is_root() { 0 } else { CONNECTIONS };
         let is_full =
-            self.connections >= most || payer.is_container() && self.of_containers >= CONNECTIONS_OF_CONTAINERS;
-        let share = self.share(payer, now);
+            self.connections >= most || account.is_container() && self.of_containers >= CONNECTIONS_OF_CONTAINERS;
+        let share = self.share(account, now);
         if is_full || share.connections >= CONNECTIONS {
             return false;
         }
         share.connections += 1;
         self.connections += 1;
-        self.of_containers += usize::from(payer.is_container());
+        self.of_containers += usize::from(account.is_container());
         true
     }
 
     /// Gives a connection back.
-    pub(crate) fn disconnect(&mut self, payer: Payer, now: Instant) {
-        self.share(payer, now).connections -= 1;
+    pub(crate) fn disconnect(&mut self, account: Account, now: Instant) {
+        self.share(account, now).connections -= 1;
         self.connections -= 1;
-        self.of_containers -= usize::from(payer.is_container());
+        self.of_containers -= usize::from(account.is_container());
     }
 
     /// Takes a request of this user's share; returns false if the user has to wait.
-    pub(crate) fn ask(&mut self, payer: Payer, now: Instant) -> bool {
-        let share = self.share(payer, now);
+    pub(crate) fn ask(&mut self, account: Account, now: Instant) -> bool {
+        let share = self.share(account, now);
         let passed = now.saturating_duration_since(share.counted);
         share.counted = now;
         share.saved = (share.saved + passed.as_secs_f64() * REQUESTS_A_SECOND).min(SAVED);
@@ -99,47 +99,47 @@ mod tests {
     fn one_users_connections_leave_room_for_others() {
         let (mut shares, now) = (Shares::new(), Instant::now());
         let taken = (0..2 * CONNECTIONS)
-            .filter(|_| shares.connect(Payer::User(1), now))
+            .filter(|_| shares.connect(Account::User(1), now))
             .count();
         assert_eq!(taken, CONNECTIONS);
-        assert!(shares.connect(Payer::User(2), now));
-        shares.disconnect(Payer::User(1), now);
-        assert!(shares.connect(Payer::User(1), now));
+        assert!(shares.connect(Account::User(2), now));
+        shares.disconnect(Account::User(1), now);
+        assert!(shares.connect(Account::User(1), now));
     }
 
     #[test]
     fn all_users_together_have_a_limit_too() {
         let (mut shares, now) = (Shares::new(), Instant::now());
-        let mut taken = |payer: fn(u32) -> Payer| {
+        let mut taken = |account: fn(u32) -> Account| {
             let all = 1..2 * CONNECTIONS_IN_ALL as u32;
-            all.filter(|of| shares.connect(payer(*of), now)).count()
+            all.filter(|of| shares.connect(account(*of), now)).count()
         };
-        assert_eq!(taken(|of| Payer::Container(of.into())), CONNECTIONS_OF_CONTAINERS);
+        assert_eq!(taken(|of| Account::Container(of.into())), CONNECTIONS_OF_CONTAINERS);
         let others = CONNECTIONS_IN_ALL - CONNECTIONS - CONNECTIONS_OF_CONTAINERS;
-        assert_eq!(taken(Payer::User), others);
-        assert_eq!(taken(|_| Payer::Root), CONNECTIONS);
+        assert_eq!(taken(Account::User), others);
+        assert_eq!(taken(|_| Account::Root), CONNECTIONS);
         // Returned connections are free for others again.
-        shares.disconnect(Payer::Container(1), now);
-        shares.disconnect(Payer::Root, now);
-        assert!(!shares.connect(Payer::User(9_999), now));
-        assert!(shares.connect(Payer::Root, now));
+        shares.disconnect(Account::Container(1), now);
+        shares.disconnect(Account::Root, now);
+        assert!(!shares.connect(Account::User(9_999), now));
+        assert!(shares.connect(Account::Root, now));
     }
 
     #[test]
     fn who_asks_too_fast_waits_and_others_do_not() {
         let (mut shares, now) = (Shares::new(), Instant::now());
-        let asked = (0..10_000).filter(|_| shares.ask(Payer::User(1), now)).count();
+        let asked = (0..10_000).filter(|_| shares.ask(Account::User(1), now)).count();
         assert_eq!(asked, SAVED as usize);
-        assert!(shares.ask(Payer::User(2), now));
-        assert!(shares.ask(Payer::User(1), now + Duration::from_secs(1)));
+        assert!(shares.ask(Account::User(2), now));
+        assert!(shares.ask(Account::User(1), now + Duration::from_secs(1)));
     }
 
     #[test]
     fn who_has_nothing_is_forgotten() {
         let (mut shares, now) = (Shares::new(), Instant::now());
-        shares.ask(Payer::User(1), now);
-        shares.connect(Payer::User(2), now);
+        shares.ask(Account::User(1), now);
+        shares.connect(Account::User(2), now);
         shares.tidy(now + FORGOTTEN_AFTER);
-        assert!(!shares.of_user.contains_key(&Payer::User(1)) && shares.of_user.contains_key(&Payer::User(2)));
+        assert!(!shares.of_user.contains_key(&Account::User(1)) && shares.of_user.contains_key(&Account::User(2)));
     }
 }

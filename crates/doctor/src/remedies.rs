@@ -43,7 +43,7 @@ pub struct Remedy {
     /// What to type or to change.
     pub does: String,
     /// Its cost, and how it can fail.
-    pub price: String,
+    pub cost: String,
 }
 
 /// The parameter of some distributions' kernels by which the kernel writes the TSCs of CPUs that differ.
@@ -51,12 +51,12 @@ pub(super) const DIRECT_SYNC: &str = "tsc=directsync";
 
 const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
-fn remedy(id: &'static str, when: When, does: impl Into<String>, price: impl Into<String>) -> Remedy {
+fn remedy(id: &'static str, when: When, does: impl Into<String>, cost: impl Into<String>) -> Remedy {
     Remedy {
         id: id.into(),
         when,
         does: does.into(),
-        price: price.into(),
+        cost: cost.into(),
     }
 }
 
@@ -96,7 +96,9 @@ const BY_FINDING: [(&[&str], Helps); 12] = [
             "a start of the program; a sandbox that hides the counter against timing attacks loses that",
         )]
     }),
-    (&["counter-dear"], |facts, _| hypervisor(facts).into_iter().collect()),
+    (&["counter-expensive"], |facts, _| {
+        hypervisor(facts).into_iter().collect()
+    }),
     (&["counters-apart", "clock-backward"], |facts, findings| {
         unsound_counter(facts, findings).into_iter().collect()
     }),
@@ -147,7 +149,7 @@ fn read_less_often(facts: &Facts) -> Option<Remedy> {
 pub(super) fn from_facts(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
     let found = |id: &str| findings.iter().any(|finding| finding.id == id);
     if let Some(name) = facts.machine.stand_in.as_deref() {
-        let of_clocks = ["counter-unused", "clock-not-in-vdso", "no-vdso", "vdso-dear"];
+        let of_clocks = ["counter-unused", "clock-not-in-vdso", "no-vdso", "vdso-expensive"];
         // The functions of its vDSO are its authors' matter.
         return match of_clocks.iter().any(|id| found(id)) {
             true => of_stand_in(facts, findings, name),
@@ -210,7 +212,7 @@ fn is_served_by_run(facts: &Facts, findings: &[Finding]) -> bool {
         "counter-unused",
         "no-vdso",
         "clock-not-in-vdso",
-        "vdso-dear",
+        "vdso-expensive",
         "process-without-vdso",
     ];
     let slow = |finding: &Finding| finding.severity == Severity::Slow;
@@ -281,7 +283,7 @@ fn attach(facts: &Facts, findings: &[Finding], run: &Remedy) -> Option<Remedy> {
         ),
     };
     let (trusting, vouching) = match &*run.id {
-        "run-trusting" => (" --trust-counter", format!("; {}", run.price)),
+        "run-trusting" => (" --trust-counter", format!("; {}", run.cost)),
         _ => ("", String::new()),
     };
     is_attachable.then(|| remedy("attach", When::Now, format!("`fastpath attach{trusting} {target}`, as its user or as root"), format!(
@@ -430,7 +432,7 @@ fn hypervisor(facts: &Facts) -> Option<Remedy> {
         .evidence
         .features
         .is_some_and(|features| features.invariant);
-    let (does, price) = match name {
+    let (does, cost) = match name {
         _ if name.contains("KVM") && has_invariant => return None,
         _ if name.contains("KVM") => (
             "on the host: give the guest an invariant TSC (QEMU: `-cpu host,+invtsc`; libvirt: `<feature policy='require' \
@@ -456,7 +458,7 @@ fn hypervisor(facts: &Facts) -> Option<Remedy> {
         ),
         _ => return None,
     };
-    Some(remedy("hypervisor", When::Permanent, does, price))
+    Some(remedy("hypervisor", When::Permanent, does, cost))
 }
 
 fn no_vdso(facts: &Facts) -> Vec<Remedy> {
@@ -538,14 +540,14 @@ mod tests {
         use super::*;
 
         #[test]
-        fn every_remedy_has_its_price_and_the_dangerous_one_its_danger() {
+        fn every_remedy_has_its_cost_and_the_dangerous_one_its_danger() {
             let mut facts = samples::hpet();
             facts.kernel.release = "5.10.0".to_owned();
             let report = DoctorReport::from_facts(facts, Vec::new());
             let ids: Vec<_> = report.remedies.iter().map(|remedy| &*remedy.id).collect();
             assert_eq!(ids, ["run", "attach", "trust-tsc", "newer-kernel"]);
-            assert!(report.remedies.iter().all(|remedy| !remedy.price.is_empty()));
-            assert!(report.remedies[2].price.contains("DANGER"));
+            assert!(report.remedies.iter().all(|remedy| !remedy.cost.is_empty()));
+            assert!(report.remedies[2].cost.contains("DANGER"));
         }
 
         #[test]
@@ -579,7 +581,7 @@ mod tests {
             (features.rdtscp, features.virtual_cpu) = (true, false);
             let constant = DoctorReport::from_facts(facts.clone(), Vec::new()).remedies;
             assert!(
-                constant[0].id == "run" && constant[0].price.contains("counters differ"),
+                constant[0].id == "run" && constant[0].cost.contains("counters differ"),
                 "{constant:?}"
             );
             assert!(!has(&ids(facts.clone()), "trust-tsc"), "{constant:?}");
@@ -606,7 +608,7 @@ mod tests {
             assert!(!ids(not_compared).contains(&"run-trusting".into()));
             let remedies = DoctorReport::from_facts(facts, Vec::new()).remedies;
             assert_eq!(remedies[0].id, "run-trusting");
-            assert!(remedies[0].price.contains("wrong time"), "{remedies:?}");
+            assert!(remedies[0].cost.contains("wrong time"), "{remedies:?}");
         }
 
         #[test]

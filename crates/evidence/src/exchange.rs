@@ -14,7 +14,7 @@ use crate::pause;
 /// The shared memory of two CPUs. Alone on its cache lines (prefetchers work on pairs of them).
 #[repr(align(128))]
 #[derive(Debug, Default)]
-pub(super) struct Meeting {
+pub(super) struct Pairing {
     /// Even: the asker's turn; odd: the answerer's; [`LEFT`]: one of them has left.
     turn: AtomicU64,
     answer: AtomicU64,
@@ -44,61 +44,61 @@ pub(super) struct Effort {
 
 /// Runs the asker's side. Returns the least and the most by which the other's counter is ahead, in counts; `None` if
 /// the other never answered or the bounds are too wide.
-pub(super) fn ask(meeting: &Meeting, effort: &Effort, read: impl Fn() -> u64) -> Option<(i64, i64)> {
+pub(super) fn ask(pairing: &Pairing, effort: &Effort, read: impl Fn() -> u64) -> Option<(i64, i64)> {
     let (mut least, mut most) = (i64::MIN, i64::MAX);
     let mut begun = None;
     for exchange in 0..effort.exchanges {
         let before = read();
-        if !pass(meeting, 2 * exchange) || !wait_for(meeting, 2 * exchange + 2, effort.timeout) {
+        if !pass(pairing, 2 * exchange) || !wait_for(pairing, 2 * exchange + 2, effort.timeout) {
             break;
         }
         let after = read();
-        let answer = meeting.answer.load(Ordering::Relaxed);
+        let answer = pairing.answer.load(Ordering::Relaxed);
         least = least.max(answer.wrapping_sub(after) as i64);
         most = most.min(answer.wrapping_sub(before) as i64);
         if exchange % BETWEEN_LOOKS == 0 && begun.get_or_insert_with(Instant::now).elapsed() > effort.limit {
             break;
         }
     }
-    leave(meeting);
+    leave(pairing);
     // Bounds that prove a difference are returned however wide they are.
     let worth_telling = least > 0 || most < 0 || most.saturating_sub(least) < WORTHLESS_CYCLES;
     (most < i64::MAX && worth_telling).then_some((least, most))
 }
 
 /// Runs the answerer's side.
-pub(super) fn answer(meeting: &Meeting, effort: &Effort, read: impl Fn() -> u64) {
+pub(super) fn answer(pairing: &Pairing, effort: &Effort, read: impl Fn() -> u64) {
     for exchange in 0..effort.exchanges {
-        if !wait_for(meeting, 2 * exchange + 1, effort.timeout) {
+        if !wait_for(pairing, 2 * exchange + 1, effort.timeout) {
             return;
         }
-        meeting.answer.store(read(), Ordering::Relaxed);
-        if !pass(meeting, 2 * exchange + 1) {
+        pairing.answer.store(read(), Ordering::Relaxed);
+        if !pass(pairing, 2 * exchange + 1) {
             return;
         }
     }
 }
 
 /// Notifies the other side not to wait.
-pub(super) fn leave(meeting: &Meeting) {
-    meeting.turn.store(LEFT, Ordering::Release);
+pub(super) fn leave(pairing: &Pairing) {
+    pairing.turn.store(LEFT, Ordering::Release);
 }
 
 /// Passes the turn to the other side, unless that has left.
-fn pass(meeting: &Meeting, turn: u64) -> bool {
-    meeting
+fn pass(pairing: &Pairing, turn: u64) -> bool {
+    pairing
         .turn
         .compare_exchange(turn, turn + 1, Ordering::AcqRel, Ordering::Relaxed)
         .is_ok()
 }
 
 /// Waits for the turn. Returns false if it did not come; the other side is then notified not to wait either.
-fn wait_for(meeting: &Meeting, turn: u64, timeout: Duration) -> bool {
+fn wait_for(pairing: &Pairing, turn: u64, timeout: Duration) -> bool {
     let mut begun = None;
     let mut slept = Duration::ZERO;
     loop {
         for _ in 0..SPINS_BETWEEN_LOOKS {
-            match meeting.turn.load(Ordering::Acquire) {
+            match pairing.turn.load(Ordering::Acquire) {
                 LEFT => return false,
                 now if now == turn => return true,
                 _ => std::hint::spin_loop(),
@@ -106,7 +106,7 @@ fn wait_for(meeting: &Meeting, turn: u64, timeout: Duration) -> bool {
         }
         let waited = begun.get_or_insert_with(Instant::now).elapsed();
         if waited > timeout {
-            leave(meeting);
+            leave(pairing);
             return false;
         }
         if waited.saturating_sub(slept) > AWAKE {
@@ -131,10 +131,10 @@ mod tests {
     };
 
     fn bounds_where_the_other_is_ahead_by(ahead: i64) -> Option<(i64, i64)> {
-        let meeting = Meeting::default();
+        let pairing = Pairing::default();
         thread::scope(|scope| {
-            scope.spawn(|| answer(&meeting, &EFFORT, || read().wrapping_add_signed(ahead)));
-            ask(&meeting, &EFFORT, read)
+            scope.spawn(|| answer(&pairing, &EFFORT, || read().wrapping_add_signed(ahead)));
+            ask(&pairing, &EFFORT, read)
         })
     }
 
@@ -156,10 +156,10 @@ mod tests {
             timeout: Duration::from_millis(1),
             ..EFFORT
         };
-        assert_eq!(ask(&Meeting::default(), &effort, read), None);
-        answer(&Meeting::default(), &effort, read);
+        assert_eq!(ask(&Pairing::default(), &effort, read), None);
+        answer(&Pairing::default(), &effort, read);
         // Neither side waits until its timeout after the other has left.
-        let left = Meeting::default();
+        let left = Pairing::default();
         leave(&left);
         let begun = Instant::now();
         assert_eq!(ask(&left, &EFFORT, read), None);

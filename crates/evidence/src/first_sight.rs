@@ -17,17 +17,17 @@ pub(super) fn look() -> Evidence {
 
 /// Returns whether the kernel or the firmware emulates reads of the counter.
 pub(super) fn is_trapped() -> bool {
-    Isa::HOST.facts().counter.trapped.is_some() && prices().is_of_trapped_reads()
+    Isa::HOST.facts().counter.trapped.is_some() && costs().is_of_trapped_reads()
 }
 
 /// The shortest durations of some reads of the counter, and of as many system calls.
 #[derive(Clone, Copy, Debug)]
-struct Prices {
+struct Costs {
     reads: Duration,
     calls: Duration,
 }
 
-impl Prices {
+impl Costs {
     /// Returns whether these are the times of trapped reads. A trapped read is one exception, as a system call is, plus
     /// an emulated instruction; an untrapped one takes a tenth of that.
     fn is_of_trapped_reads(self) -> bool {
@@ -36,7 +36,7 @@ impl Prices {
     }
 }
 
-fn prices() -> Prices {
+fn costs() -> Costs {
     /// Number of reads: enough for some counts of the slowest counters, at 1 MHz.
     const TIMES: u32 = 64;
     let shortest = |work: &dyn Fn()| {
@@ -47,7 +47,7 @@ fn prices() -> Prices {
         };
         (0..5).map(time).min().unwrap_or_default()
     };
-    Prices {
+    Costs {
         // SAFETY: getppid accesses no memory.
         calls: shortest(&|| unsafe {
             libc::syscall(libc::SYS_getppid);
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn untrapped_reads_are_distinguished_from_trapped_ones() {
         let is_trapped = |reads: u64, calls: u64| {
-            Prices {
+            Costs {
                 reads: Duration::from_nanos(64 * reads),
                 calls: Duration::from_nanos(64 * calls),
             }
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn this_counter_is_answered_by_its_cpu() {
         if look().is_readable {
-            assert!(!prices().is_of_trapped_reads(), "{:?}", prices());
+            assert!(!costs().is_of_trapped_reads(), "{:?}", costs());
         }
     }
 }

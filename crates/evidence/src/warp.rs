@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::exchange::{self, Effort, Meeting};
+use crate::exchange::{self, Effort, Pairing};
 use crate::{Offsets, counter, cpus, offsets};
 
 /// Timeouts of a comparison. Idle CPUs take about 50 us a round, and there are as many rounds as CPUs; the rest is for
@@ -158,7 +158,7 @@ impl Warp {
         self.cpus.len() * self.cpus.len().saturating_sub(1) / 2
     }
 
-    /// Makes the result of the `planned` meetings.
+    /// Makes the result of the `planned` pairings.
     fn from_pairs(
         cpus: Vec<usize>,
         planned: &[(usize, usize)],
@@ -206,14 +206,14 @@ pub(super) fn of_every_pair(timeouts: Timeouts, most_rounds: usize) -> Warp {
     if cpus.len() < 2 {
         return Warp::from_pairs(cpus, &[], Vec::new(), &[], begun);
     }
-    let seats = cpus.len().next_multiple_of(2);
-    let rounds = (seats - 1).min(most_rounds);
-    let meetings: Vec<Meeting> = (0..rounds * seats).map(|_| Meeting::default()).collect();
-    let gone: Vec<AtomicBool> = (0..seats).map(|_| AtomicBool::new(false)).collect();
+    let slots = cpus.len().next_multiple_of(2);
+    let rounds = (slots - 1).min(most_rounds);
+    let pairings: Vec<Pairing> = (0..rounds * slots).map(|_| Pairing::default()).collect();
+    let gone: Vec<AtomicBool> = (0..slots).map(|_| AtomicBool::new(false)).collect();
     let obstacles = Mutex::new(Vec::new());
-    let is_out_of_play = |seat: usize, why: String| {
+    let is_out_of_play = |slot: usize, why: String| {
         if let Ok(mut obstacles) = obstacles.lock() {
-            obstacles.push(LeftOut { cpu: cpus[seat], why });
+            obstacles.push(LeftOut { cpu: cpus[slot], why });
         }
     };
     let effort = || {
@@ -224,47 +224,47 @@ pub(super) fn of_every_pair(timeouts: Timeouts, most_rounds: usize) -> Warp {
             limit: timeouts.for_a_pair.min(left),
         })
     };
-    let play = |seat: usize| {
+    let play = |slot: usize| {
         let mut pairs = Vec::new();
-        let bound = cpus::run_on(cpus[seat]);
+        let bound = cpus::run_on(cpus[slot]);
         for round in 0..rounds {
-            let partner = partner(seat, round, seats);
+            let partner = partner(slot, round, slots);
             if partner >= cpus.len() {
                 continue;
             }
-            let meeting = &meetings[round * seats + seat.min(partner)];
+            let pairing = &pairings[round * slots + slot.min(partner)];
             let effort = effort().filter(|_| bound.is_ok() && !gone[partner].load(Ordering::Acquire));
             let Some(effort) = effort else {
                 // The partner must not wait.
-                exchange::leave(meeting);
+                exchange::leave(pairing);
                 continue;
             };
-            if seat < partner {
-                let bounds = exchange::ask(meeting, &effort, counter::read_raw);
+            if slot < partner {
+                let bounds = exchange::ask(pairing, &effort, counter::read_raw);
                 pairs.extend(bounds.map(|(least_cycles, most_cycles)| Pair {
-                    cpu: cpus[seat],
+                    cpu: cpus[slot],
                     other: cpus[partner],
                     least_cycles,
                     most_cycles,
                 }));
             } else {
-                exchange::answer(meeting, &effort, counter::read_raw);
+                exchange::answer(pairing, &effort, counter::read_raw);
             }
         }
         if let Err(error) = bound {
-            is_out_of_play(seat, format!("sched_setaffinity: {error}"));
+            is_out_of_play(slot, format!("sched_setaffinity: {error}"));
         }
         pairs
     };
     let pairs = thread::scope(|scope| {
         let mut threads = Vec::new();
-        for (seat, gone) in gone.iter().enumerate().take(cpus.len()) {
+        for (slot, gone) in gone.iter().enumerate().take(cpus.len()) {
             let play = &play;
-            match small_thread().spawn_scoped(scope, move || play(seat)) {
+            match small_thread().spawn_scoped(scope, move || play(slot)) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
                     gone.store(true, Ordering::Release);
-                    is_out_of_play(seat, format!("no thread could be started: {error}"));
+                    is_out_of_play(slot, format!("no thread could be started: {error}"));
                 }
             }
         }
@@ -274,7 +274,7 @@ pub(super) fn of_every_pair(timeouts: Timeouts, most_rounds: usize) -> Warp {
             .collect()
     });
     let obstacles = obstacles.into_inner().unwrap_or_default();
-    let planned = meetings_of(&cpus, rounds);
+    let planned = pairs_of(&cpus, rounds);
     let mut warp = Warp::from_pairs(cpus, &planned, pairs, &obstacles, begun);
     if planned.len() < warp.pairs_in_all() {
         warp.missed.extend(beyond_memory(&warp.cpus, &planned));
@@ -282,21 +282,21 @@ pub(super) fn of_every_pair(timeouts: Timeouts, most_rounds: usize) -> Warp {
     warp
 }
 
-/// Returns the pairs that meet in so many rounds.
-pub(crate) fn meetings_of(cpus: &[usize], rounds: usize) -> Vec<(usize, usize)> {
-    let seats = cpus.len().next_multiple_of(2);
+/// Returns the pairs of so many rounds.
+pub(crate) fn pairs_of(cpus: &[usize], rounds: usize) -> Vec<(usize, usize)> {
+    let slots = cpus.len().next_multiple_of(2);
     let in_round = |round| {
-        let pairs = (0..cpus.len()).map(move |seat| (seat, partner(seat, round, seats)));
-        pairs.filter(|(seat, partner)| seat < partner && *partner < cpus.len())
+        let pairs = (0..cpus.len()).map(move |slot| (slot, partner(slot, round, slots)));
+        pairs.filter(|(slot, partner)| slot < partner && *partner < cpus.len())
     };
     let all = (0..rounds).flat_map(in_round);
-    all.map(|(seat, partner)| (cpus[seat], cpus[partner])).collect()
+    all.map(|(slot, partner)| (cpus[slot], cpus[partner])).collect()
 }
 
 /// Returns the pairs for which there are no rounds.
 fn beyond_memory(cpus: &[usize], planned: &[(usize, usize)]) -> Vec<Missed> {
     let planned: BTreeSet<_> = planned.iter().collect();
-    let every = meetings_of(cpus, cpus.len().next_multiple_of(2) - 1);
+    let every = pairs_of(cpus, cpus.len().next_multiple_of(2) - 1);
     let beyond = every.into_iter().filter(|pair| !planned.contains(pair));
     let why = format!(
         "with {} CPUs, each is compared with {MOST_ROUNDS} others only",
@@ -311,15 +311,15 @@ fn beyond_memory(cpus: &[usize], planned: &[(usize, usize)]) -> Vec<Missed> {
         .collect()
 }
 
-/// Returns the partner of a seat in a round, by the circle method: the last seat stays and the others move on by one.
-fn partner(seat: usize, round: usize, seats: usize) -> usize {
-    let circle = seats - 1;
-    if seat == circle {
-        // This seat would meet itself: 2 s = round (mod circle), and circle is odd.
+/// Returns the partner of a slot in a round, by the circle method: the last slot stays and the others move on by one.
+fn partner(slot: usize, round: usize, slots: usize) -> usize {
+    let circle = slots - 1;
+    if slot == circle {
+        // This slot would be paired with itself: 2 s = round (mod circle), and circle is odd.
         return (round * (circle + 1) / 2) % circle;
     }
-    let other = (round + circle - seat) % circle;
-    if other == seat { circle } else { other }
+    let other = (round + circle - slot) % circle;
+    if other == slot { circle } else { other }
 }
 
 fn small_thread() -> thread::Builder {
@@ -347,7 +347,7 @@ pub struct Patrol {
     bound: Bound,
     /// CPU time of this thread at the end of the last round.
     cpu_time: Duration,
-    /// The worker thread, kept from round to round because starting a thread takes as long as a meeting.
+    /// The worker thread, kept from round to round because starting a thread takes as long as a pairing.
     worker: Option<Worker>,
 }
 
@@ -550,11 +550,11 @@ struct Tour {
     next: Instant,
 }
 
-/// One meeting of a patrol.
+/// One pairing of a patrol.
 #[derive(Debug, Default)]
 struct Stop {
     arrived: AtomicBool,
-    meeting: Meeting,
+    pairing: Pairing,
 }
 
 impl Stop {
@@ -582,15 +582,15 @@ impl Stop {
     }
 }
 
-/// Meets the worker at each of its stops. `hub`: the CPU that this thread is bound to.
+/// Pairs with the worker at each of its stops. `hub`: the CPU that this thread is bound to.
 fn stay(hub: Option<usize>, tour: &Tour) -> Vec<Pair> {
     let mut pairs = Vec::new();
     for (other, stop) in tour.others.iter().zip(&tour.stops) {
         let Some(cpu) = hub.filter(|_| stop.wait_for_arrival()) else {
-            exchange::leave(&stop.meeting);
+            exchange::leave(&stop.pairing);
             continue;
         };
-        let bounds = exchange::ask(&stop.meeting, &CHEAP, counter::read);
+        let bounds = exchange::ask(&stop.pairing, &CHEAP, counter::read);
         pairs.extend(bounds.map(|(least_cycles, most_cycles)| Pair {
             cpu,
             other: *other,
@@ -605,14 +605,14 @@ fn go_round(tour: &Tour, bound: &mut Bound) -> Vec<LeftOut> {
     let mut obstacles = Vec::new();
     for (cpu, stop) in tour.others.iter().zip(&tour.stops) {
         if let Err(error) = bound.run_on(*cpu) {
-            exchange::leave(&stop.meeting);
+            exchange::leave(&stop.pairing);
             obstacles.push(LeftOut {
                 cpu: *cpu,
                 why: format!("sched_setaffinity: {error}"),
             });
         }
         stop.arrive(&tour.asker);
-        exchange::answer(&stop.meeting, &CHEAP, counter::read);
+        exchange::answer(&stop.pairing, &CHEAP, counter::read);
     }
     obstacles
 }
@@ -666,19 +666,19 @@ mod tests {
 
     #[test]
     fn every_cpu_meets_every_other_exactly_once() {
-        for seats in [2, 4, 6, 8, 64, 130] {
+        for slots in [2, 4, 6, 8, 64, 130] {
             let mut met = BTreeSet::new();
-            for round in 0..seats - 1 {
-                for seat in 0..seats {
-                    let other = partner(seat, round, seats);
-                    assert!(other != seat && other < seats, "{seat} in round {round} of {seats}");
-                    assert_eq!(partner(other, round, seats), seat, "round {round} of {seats}");
-                    if seat < other {
-                        assert!(met.insert((seat, other)), "{seat} and {other} met twice");
+            for round in 0..slots - 1 {
+                for slot in 0..slots {
+                    let other = partner(slot, round, slots);
+                    assert!(other != slot && other < slots, "{slot} in round {round} of {slots}");
+                    assert_eq!(partner(other, round, slots), slot, "round {round} of {slots}");
+                    if slot < other {
+                        assert!(met.insert((slot, other)), "{slot} and {other} met twice");
                     }
                 }
             }
-            assert_eq!(met.len(), seats * (seats - 1) / 2);
+            assert_eq!(met.len(), slots * (slots - 1) / 2);
         }
     }
 
@@ -765,11 +765,11 @@ mod tests {
     #[test]
     fn with_more_cpus_than_there_are_rounds_for_the_rest_is_named() {
         let cpus: Vec<usize> = (0..200).collect();
-        let planned = meetings_of(&cpus, MOST_ROUNDS);
+        let planned = pairs_of(&cpus, MOST_ROUNDS);
         let beyond = beyond_memory(&cpus, &planned);
         assert_eq!(planned.len() + beyond.len(), 200 * 199 / 2);
         assert!(beyond[0].why.contains("200 CPUs"), "{:?}", beyond[0]);
-        assert_eq!(meetings_of(&cpus[..5], 5).len(), 10);
+        assert_eq!(pairs_of(&cpus[..5], 5).len(), 10);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fastpath_daemon::Service;
 use fastpath_inject::Shared;
-use fastpath_inject::attendant::{Attendant, Fate, First};
+use fastpath_inject::attendant::{Attendant, First, Outcome};
 use fastpath_page::{ClockSet, Grant};
 use fastpath_publish::{Offsets, Publisher};
 
@@ -153,7 +153,7 @@ impl Helper {
             let attendant = self.attendant(policy, &grant)?;
             // The last that may fail. From here on, the program is served or does not run.
             let first = self.trace()?;
-            return self.meet(first, &attendant, grant, publisher);
+            return self.inject(first, &attendant, grant, publisher);
         }
         let first = self.trace()?;
         self.program.timeline.mark("start the helper");
@@ -171,7 +171,7 @@ impl Helper {
                 "{name}: {why}: while it uses that, its clocks are the kernel's"
             ));
         }
-        self.meet(first, &attendant, grant, publisher)
+        self.inject(first, &attendant, grant, publisher)
     }
 
     /// Returns the policy of the host's daemon, which decides at each exec. The path of its socket may be relative to the
@@ -224,7 +224,7 @@ impl Helper {
     }
 
     /// Installs in the program at its exec, and serves it and its descendants as long as there are some.
-    fn meet(
+    fn inject(
         &mut self,
         first: First,
         attendant: &Attendant,
@@ -250,7 +250,7 @@ impl Helper {
             }
         };
         let is_served = Cell::new(false);
-        let runs = attendant.meet_first(first, self.program.require, before, |result| {
+        let runs = attendant.inject_first(first, self.program.require, before, |result| {
             timeline.borrow_mut().mark("inject");
             timeline.borrow().report(|line| (self.program.note)(&line));
             is_served.set(result.is_ok());
@@ -282,15 +282,15 @@ impl Helper {
         Ok(())
     }
 
-    fn installed(&self, result: &fastpath_inject::Result<Option<String>>) -> Fate {
+    fn installed(&self, result: &fastpath_inject::Result<Option<String>>) -> Outcome {
         match result {
             Err(e) if self.program.require => {
                 (self.program.note)(&format_args!("{}: not started: {e}", self.program.name));
-                Fate::Exit(REQUIREMENT_NOT_MET)
+                Outcome::Exit(REQUIREMENT_NOT_MET)
             }
             Err(e) => {
                 self.complain(&e.to_string());
-                Fate::Run
+                Outcome::Run
             }
             Ok(without_children) => {
                 if let Some(why) = without_children {
@@ -299,7 +299,7 @@ impl Helper {
                         "{name}: the programs that it executes will not be served: {why}"
                     ));
                 }
-                Fate::Run
+                Outcome::Run
             }
         }
     }

@@ -266,13 +266,13 @@ fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>
     let mut region = region_for(bytes, base, region_at, ClockSet::ALL, false)?;
     let stays = region.put_slow_path()?;
     let journal: &Journal = &region.journal;
-    let seat = journal.records.first().filter(|record| record.in_thunk > 0);
-    let seat_thunk = seat.map(|seat| {
+    let body = journal.records.first().filter(|record| record.in_thunk > 0);
+    let body_thunk = body.map(|body| {
         // Behind the image's code, and what a gettimeofday executes that was moved.
-        let (end, displaced) = (usize::from(seat.in_thunk), &journal.records[2].original);
-        let mut rest = seat.replacement[end..].windows(displaced.len());
+        let (end, displaced) = (usize::from(body.in_thunk), &journal.records[2].original);
+        let mut rest = body.replacement[end..].windows(displaced.len());
         let behind = end + rest.position(|bytes| bytes == displaced).unwrap_or_default();
-        (seat.address + behind as u64, seat.replacement[behind..].to_vec())
+        (body.address + behind as u64, body.replacement[behind..].to_vec())
     });
     let mut code = [&region.code[region::IMAGE as usize..], &[0; 0x1_0000][..]].concat();
     code.truncate((base - image_at(isa)) as usize);
@@ -317,12 +317,12 @@ fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>
             premises: Vec::new(),
         };
         places.iter().for_each(|(from, to)| pair.print_at(*from, *to, &[]));
-        if let Some((at, code)) = seat_thunk.clone().filter(|_| function == "clock_gettime") {
+        if let Some((at, code)) = body_thunk.clone().filter(|_| function == "clock_gettime") {
             let (after, places) = (vec![(at, code)], vec![(entry, at)]);
             Pair { after, places, ..pair }.print_at(entry, at, &[]);
         }
     }
-    if let Some((seat_thunk, _)) = seat_thunk {
+    if let Some((body_thunk, _)) = body_thunk {
         let symbol = |name: &str| Some((name.to_owned(), base + parsed.find(name)? - image_at(isa)));
         let mut symbols = symbols_of(&redirection.kernel, image_at(isa));
         symbols.extend(
@@ -334,7 +334,7 @@ fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>
             .records
             .iter()
             .find(|record| record.purpose == Purpose::SlowPath);
-        symbols.push(("seat_clock_gettime".to_owned(), seat_thunk - image_at(isa)));
+        symbols.push(("body_clock_gettime".to_owned(), body_thunk - image_at(isa)));
         // The python side moves the symbols of the image's functions that are there.
         if let Some((slow_path, table)) = slow_path.zip(stays.first()) {
             let clock_gettime = image

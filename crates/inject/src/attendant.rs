@@ -1,4 +1,4 @@
-//! Meets programs as they start: the first one, and every descendant that asks through its mailbox.
+//! Injects into programs as they start: the first one, and every descendant that asks through its mailbox.
 //!
 //! A thread is traced only from just before its exec to just after it, so debuggers, job control and waits work as
 //! without fastpath. Each visit has a thread of its own, because ptrace(2) belongs to a thread.
@@ -47,9 +47,9 @@ const MOST_GENERATIONS: u32 = 64;
 /// Most threads that wait for requests; a thread that has answered one ends if there are as many.
 const MOST_IDLE: usize = 2;
 
-/// Fate of a program in which nothing could be installed.
+/// Outcome of a program in which nothing could be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum Outcome {
     /// It starts.
     Run,
     /// It ends with this status instead. It must have been traced as one that must be served.
@@ -98,16 +98,16 @@ impl Attendant {
         install::prepare(&self.config);
     }
 
-    /// Meets the first program: waits for its exec, then calls `before`, installs, and asks `installed` what to do with
+    /// Serves the first program: waits for its exec, then calls `before`, installs, and asks `installed` what to do with
     /// the result (without an error: why the programs that it executes will not be served, if so). Returns whether the
     /// program runs, untraced. If not, it has ended, or the end of this thread releases it.
     /// `must_see_execs`: it counts as an error if the exec of another program would not be noticed.
-    pub fn meet_first(
+    pub fn inject_first(
         &self,
         first: First,
         must_see_execs: bool,
         before: impl FnOnce(),
-        installed: impl FnOnce(&Result<Option<String>>) -> Fate,
+        installed: impl FnOnce(&Result<Option<String>>) -> Outcome,
     ) -> bool {
         let First(mut tracee) = first;
         self.first.store(tracee.pid(), Ordering::Relaxed);
@@ -123,7 +123,7 @@ impl Attendant {
             }
             Err(e) => Err(e),
         };
-        if let Fate::Exit(status) = installed(&done) {
+        if let Outcome::Exit(status) = installed(&done) {
             // If even that fails, the end of this thread kills it.
             let _ = tracee.exit(status);
             return false;
@@ -245,8 +245,8 @@ impl Attendant {
             }
         };
         let answered = match taken.request {
-            Request::Exec { path, dirfd, flags } => self.meet(&mut waiting, asker, path, dirfd, flags),
-            Request::Entry => self.revisit(asker),
+            Request::Exec { path, dirfd, flags } => self.inject(&mut waiting, asker, path, dirfd, flags),
+            Request::Entry => self.second_visit(asker),
         };
         answered.inspect_err(|why| {
             if let Some(why) = unserved(why) {
@@ -363,7 +363,7 @@ impl Attendant {
         Err(Error::Gone)
     }
 
-    fn meet(&self, waiting: &mut Waiting<'_>, asker: Asker, path: u64, dirfd: i32, flags: u32) -> Result<()> {
+    fn inject(&self, waiting: &mut Waiting<'_>, asker: Asker, path: u64, dirfd: i32, flags: u32) -> Result<()> {
         let (mut tracee, _) = Self::stop(asker)?;
         let pid = tracee.pid().to_string();
         let target = read_path(&mut tracee, path, flags);
@@ -444,15 +444,15 @@ impl Attendant {
         }
     }
 
-    fn revisit(&self, asker: Asker) -> Result<()> {
+    fn second_visit(&self, asker: Asker) -> Result<()> {
         let (mut tracee, maps) = Self::stop(asker)?;
-        let done = self.see_to_libraries(&mut tracee, &maps);
+        let done = self.handle_libraries(&mut tracee, &maps);
         // Detach before the program is released.
         tracee.detach(0)?;
         done
     }
 
-    fn see_to_libraries(&self, tracee: &mut Tracee, maps: &[maps::Mapping]) -> Result<()> {
+    fn handle_libraries(&self, tracee: &mut Tracee, maps: &[maps::Mapping]) -> Result<()> {
         let region = self.region(maps).ok_or(Error::Gone)?;
         // Only a program that was started through its hook still needs its libraries redirected. In an attached
         // program, the journal lists the changes.

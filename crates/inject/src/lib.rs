@@ -1,6 +1,6 @@
 //! Process surgery: puts a program on a synthetic vDSO as it starts, and its descendants as they start.
 //!
-//! [`attendant`] meets a program at its exec; `install` maps the region and redirects the start of the program to it,
+//! [`attendant`] injects into a program at its exec; `install` maps the region and redirects the start of the program to it,
 //! through `remote` system calls that leave a correct process behind even if this process dies. `hook/` is the code
 //! that stays in the program.
 #![cfg_attr(all(clippy, not(test)), warn(unused_crate_dependencies))]

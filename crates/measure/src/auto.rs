@@ -1,8 +1,8 @@
 //! The quick measurement by which `run` decides which clocks to serve.
 
 use crate::clocks::Clock;
+use crate::cost::{Effort, ticks_per_call, ticks_per_call_at_a_glance};
 use crate::functions::{Call, Functions};
-use crate::price::{Effort, ticks_per_call, ticks_per_call_at_a_glance};
 use crate::stats::tenths;
 use crate::timer::Timer;
 use crate::verdict::costs_too_much;
@@ -55,7 +55,7 @@ pub fn measure_for_auto(assume: Assume) -> Vec<PresentPath> {
     // Costs stay in ticks, because only their ratios are judged.
     let look = |clock: Clock| {
         let repeat = |from: Functions| move |n| from.repeat(Call::ClockGettime(clock), n);
-        let price = |from| ticks_per_call(&timer, Effort::QUICK, repeat(from));
+        let cost = |from| ticks_per_call(&timer, Effort::QUICK, repeat(from));
         if !syscall_works(clock) {
             return (clock, None, false);
         }
@@ -72,8 +72,8 @@ pub fn measure_for_auto(assume: Assume) -> Vec<PresentPath> {
         }
         let mut counter = f64::INFINITY;
         for _ in 0..ATTEMPTS {
-            by_libc = by_libc.min(price(libc));
-            by_syscall = by_syscall.min(price(raw));
+            by_libc = by_libc.min(cost(libc));
+            by_syscall = by_syscall.min(cost(raw));
             counter = counter.min(counter::ticks_per_read(&timer, Effort::QUICK).unwrap_or(f64::INFINITY));
             if !is_slow(by_libc, by_syscall, counter) {
                 break;

@@ -1,6 +1,6 @@
 //! The CPU's counter, where this process may read it.
 
-use crate::price::{Effort, ticks_per_call};
+use crate::cost::{Effort, ticks_per_call};
 use crate::timer::Timer;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -9,6 +9,8 @@ mod auto;
 #[cfg(feature = "bench")]
 pub mod bench;
 pub mod child;
+pub mod cost;
+mod cost_samples;
 pub mod counter;
 pub mod functions;
 pub mod guard;
@@ -16,8 +18,6 @@ mod histogram;
 pub mod host;
 mod monotonicity;
 pub mod path;
-pub mod price;
-mod price_samples;
 pub mod probe;
 mod readable;
 #[cfg(test)]
@@ -31,13 +31,13 @@ pub mod vsyscall;
 
 pub use accuracy::{Accuracy, ClockAccuracy, Reference, accuracy};
 pub use auto::{Assume, PresentPath, measure_for_auto};
+pub use cost_samples::{CALLS_PER_SAMPLE, cost_samples};
 pub use fastpath_page::clocks::{self, Clock, Clocks, Kind, NotServed, UnknownClock};
 pub use functions::{Call, ClockFn, Functions, GetcpuFn, GettimeofdayFn, TimeFn};
 pub use histogram::{Bucket, Distribution, Histogram};
 pub use host::{Host, TimensOffset};
 pub use monotonicity::{ClockMonotonicity, Limit, Monotonicity, Steps, monotonicity};
 pub use path::Path;
-pub use price_samples::{CALLS_PER_SAMPLE, price_samples};
 pub use probe::{ClockReport, FunctionReport, Measured, Probe};
 pub use readable::{Met, forbid_counter_again, make_clocks_readable};
 pub use stats::{Spread, Summary};

@@ -1,10 +1,10 @@
 //! Determines the path that every clock takes here, and the cost of a call.
 
 use crate::clocks::Clock;
+use crate::cost::{Effort, ticks_per_call};
 use crate::functions::{Call, Functions};
 use crate::host::Host;
 use crate::path::{self, Evidence, Path};
-use crate::price::{Effort, ticks_per_call};
 use crate::stats::tenths;
 use crate::timer::Timer;
 use crate::vdso::Vdso;
@@ -95,33 +95,33 @@ impl Probe {
             .chain(functions)
             .collect();
         let evidence = path::establish(&calls);
-        let mut prices: Vec<Price> = calls
+        let mut costs: Vec<Cost> = calls
             .iter()
             .zip(&evidence)
-            .map(|(call, known)| Price::measure(&timer, *call, known))
+            .map(|(call, known)| Cost::measure(&timer, *call, known))
             .collect();
         let mut counter_ticks = counter::ticks_per_read(&timer, Effort::PROBE);
         for pause in PAUSES {
             let is_doubtful =
-                |at: &usize| prices[*at].is_doubtful(calls[*at], &evidence[*at], counter_ticks, vdso.as_ref());
+                |at: &usize| costs[*at].is_doubtful(calls[*at], &evidence[*at], counter_ticks, vdso.as_ref());
             let doubtful: Vec<usize> = (0..calls.len()).filter(is_doubtful).collect();
             if doubtful.is_empty() {
                 break;
             }
             fastpath_evidence::pause(pause);
             for at in doubtful {
-                prices[at] = prices[at].least(Price::measure(&timer, calls[at], &evidence[at]));
+                costs[at] = costs[at].least(Cost::measure(&timer, calls[at], &evidence[at]));
             }
             counter_ticks = least(counter_ticks, counter::ticks_per_read(&timer, Effort::PROBE));
         }
-        let vsyscall = Isa::HOST.is_x86().then(|| vsyscall::price(&timer));
+        let vsyscall = Isa::HOST.is_x86().then(|| vsyscall::cost(&timer));
 
         let ns_per_tick = timer.ns_per_tick();
         let counter_ns = counter_ticks.map(|ticks| ticks * ns_per_tick);
         let mut clocks = Vec::new();
         let mut functions = Vec::new();
-        for ((call, evidence), price) in calls.into_iter().zip(evidence).zip(prices) {
-            let measured = Measured::new(call, &evidence, price.in_ns(ns_per_tick), counter_ns, vdso.as_ref());
+        for ((call, evidence), cost) in calls.into_iter().zip(evidence).zip(costs) {
+            let measured = Measured::new(call, &evidence, cost.in_ns(ns_per_tick), counter_ns, vdso.as_ref());
             match call {
                 Call::ClockGettime(clock) => clocks.push(ClockReport {
                     clock,
@@ -165,21 +165,21 @@ fn least(a: Option<f64>, b: Option<f64>) -> Option<f64> {
 
 /// Cost of a call, in ticks or in nanoseconds.
 #[derive(Clone, Copy)]
-struct Price {
+struct Cost {
     libc: Option<f64>,
     syscall: Option<f64>,
 }
 
-impl Price {
-    fn measure(timer: &Timer, call: Call, evidence: &Evidence) -> Price {
+impl Cost {
+    fn measure(timer: &Timer, call: Call, evidence: &Evidence) -> Cost {
         // A call for which a filter kills the process was identified in a child; it is not made here.
         let (libc, raw) = (Functions::libc(), Functions::syscalls());
         let enters_kernel = !matches!(evidence.enters_kernel(), Ok((false, _)));
         let libc_is_safe = !evidence.is_unsupported() && (evidence.syscall_works() || !enters_kernel);
-        let price = |functions: Functions| ticks_per_call(timer, Effort::PROBE, |calls| functions.repeat(call, calls));
-        Price {
-            libc: libc_is_safe.then(|| price(libc)),
-            syscall: evidence.syscall_works().then(|| price(raw)),
+        let cost = |functions: Functions| ticks_per_call(timer, Effort::PROBE, |calls| functions.repeat(call, calls));
+        Cost {
+            libc: libc_is_safe.then(|| cost(libc)),
+            syscall: evidence.syscall_works().then(|| cost(raw)),
         }
     }
 
@@ -191,16 +191,16 @@ impl Price {
         is_in_process && judge(call, path, self.libc, self.syscall, counter) == CallVerdict::Slow
     }
 
-    fn least(self, other: Price) -> Price {
-        Price {
+    fn least(self, other: Cost) -> Cost {
+        Cost {
             libc: least(self.libc, other.libc),
             syscall: least(self.syscall, other.syscall),
         }
     }
 
-    fn in_ns(self, ns_per_tick: f64) -> Price {
+    fn in_ns(self, ns_per_tick: f64) -> Cost {
         let ns = |ticks: Option<f64>| ticks.map(|ticks| ticks * ns_per_tick);
-        Price {
+        Cost {
             libc: ns(self.libc),
             syscall: ns(self.syscall),
         }
@@ -208,13 +208,13 @@ impl Price {
 }
 
 impl Measured {
-    fn new(call: Call, evidence: &Evidence, price: Price, counter_ns: Option<f64>, vdso: Option<&Vdso>) -> Measured {
+    fn new(call: Call, evidence: &Evidence, cost: Cost, counter_ns: Option<f64>, vdso: Option<&Vdso>) -> Measured {
         let (path, why) = path_of(call, evidence, vdso);
         Measured {
             path,
-            ns: price.libc.map(tenths),
-            syscall_ns: price.syscall.map(tenths),
-            verdict: judge(call, path, price.libc, price.syscall, counter_ns),
+            ns: cost.libc.map(tenths),
+            syscall_ns: cost.syscall.map(tenths),
+            verdict: judge(call, path, cost.libc, cost.syscall, counter_ns),
             why,
         }
     }
@@ -283,31 +283,31 @@ mod tests {
 
     #[test]
     fn a_vdso_that_seems_expensive_is_measured_again_and_a_system_call_is_not() {
-        let price = |libc: f64| Price {
+        let cost = |libc: f64| Cost {
             libc: Some(libc),
             syscall: Some(140.0),
         };
         let clock = Call::ClockGettime(Clock::MONOTONIC);
         let vdso = Vdso::of_auxv();
         let is_doubtful =
-            |libc: f64, syscalls| price(libc).is_doubtful(clock, &evidence(Ok(syscalls)), Some(15.0), vdso.as_ref());
+            |libc: f64, syscalls| cost(libc).is_doubtful(clock, &evidence(Ok(syscalls)), Some(15.0), vdso.as_ref());
         assert_eq!(is_doubtful(90.0, 0), vdso.is_some());
         assert!(!is_doubtful(20.0, 0));
         assert!(!is_doubtful(140.0, 32));
-        let least = price(90.0).least(price(20.0));
+        let least = cost(90.0).least(cost(20.0));
         assert_eq!((least.libc, least.syscall), (Some(20.0), Some(140.0)));
     }
 
     #[test]
     fn the_json_of_a_clock_has_exactly_these_fields() {
-        let price = Price {
+        let cost = Cost {
             libc: Some(18.94),
             syscall: Some(136.96),
         };
         let measured = Measured::new(
             Call::ClockGettime(Clock::MONOTONIC),
             &evidence(Ok(32)),
-            price,
+            cost,
             Some(14.0),
             None,
         );

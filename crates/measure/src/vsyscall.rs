@@ -1,8 +1,8 @@
 //! The vsyscall page of x86-64, which the vDSO replaced, and to which old static binaries still jump.
 
 use crate::child::{self, End, Record};
+use crate::cost;
 use crate::functions::{Call, Functions};
-use crate::price;
 use crate::stats::tenths;
 use crate::timer::Timer;
 use fastpath_os::Mapping;
@@ -56,13 +56,13 @@ pub struct Entry {
 }
 
 /// Measures the page in a child, because a seccomp filter or the kernel may kill a process that jumps to it.
-pub(crate) fn price(timer: &Timer) -> Vsyscall {
+pub(crate) fn cost(timer: &Timer) -> Vsyscall {
     let mode = fastpath_os::maps::own().map_or(Mode::None, |maps| mode(&maps));
     let entries = match mode {
         Mode::None => Vec::new(),
         Mode::Xonly | Mode::Emulate => ENTRIES
             .iter()
-            .map(|(call, address)| price_entry(timer, *call, *address))
+            .map(|(call, address)| cost_entry(timer, *call, *address))
             .collect(),
     };
     Vsyscall { mode, entries }
@@ -80,7 +80,7 @@ fn mode(maps: &[Mapping]) -> Mode {
 const CALLS: u32 = 16;
 const BATCHES: u64 = 15;
 
-fn price_entry(timer: &Timer, call: Call, address: usize) -> Entry {
+fn cost_entry(timer: &Timer, call: Call, address: usize) -> Entry {
     // SAFETY: the page is mapped, and its entries have the signatures of the vDSO's functions that replaced them.
     // clock_gettime, which the page does not have, is never called below.
     let Some(page) = (unsafe { Functions::at(|_| Some(address)) }) else {
@@ -93,7 +93,7 @@ fn price_entry(timer: &Timer, call: Call, address: usize) -> Entry {
     let body = |reporter: &child::Reporter| {
         page.repeat(call, 1);
         for item in 0..BATCHES {
-            let ticks = price::batch(timer, CALLS, |calls| page.repeat(call, calls));
+            let ticks = cost::batch(timer, CALLS, |calls| page.repeat(call, calls));
             reporter.report(0, item, ticks.to_bits());
         }
     };
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn every_entry_of_a_mapped_page_has_a_cost_above_a_trap_or_a_reason() {
         let timer = Timer::start();
-        let vsyscall = price(&timer);
+        let vsyscall = cost(&timer);
         let mapped = fastpath_os::maps::own()
             .unwrap()
             .iter()
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(entry.ns, None);
         assert!(entry.why.unwrap().contains("SIGSEGV"));
         // Nothing is mapped at 0x400, so the child faults.
-        let fault = price_entry(&Timer::start(), Call::Time, 0x400);
+        let fault = cost_entry(&Timer::start(), Call::Time, 0x400);
         assert!(
             fault.ns.is_none() && fault.why.as_ref().unwrap().contains("SIGSEGV"),
             "{fault:?}"

@@ -218,7 +218,7 @@ impl Keeper {
             self.next = now + WAIT_FOR_OFFSETS;
             self.take_in_comparison(false);
         } else if is_due || self.ask_next.is_some_and(|ask| now >= ask) {
-            self.see_to_settings(now);
+            self.handle_settings(now);
             let ntp = self.kernel_state(now);
             let is_news = ntp.is_some_and(|ntp| self.refresher.is_news(&ntp));
             self.ask_next = ntp.and_then(|ntp| self.next_question(now, &ntp, is_news));
@@ -248,7 +248,7 @@ impl Keeper {
         ntp
     }
 
-    fn see_to_settings(&mut self, now: Instant) {
+    fn handle_settings(&mut self, now: Instant) {
         if let Settings::Later(at) = self.settings
             && now >= at
         {

@@ -79,7 +79,7 @@ mod tests {
     use nix::poll::{PollFd, PollFlags, poll};
 
     #[test]
-    fn who_may_change_the_clocks_is_heard_and_who_only_reads_them_is_not() {
+    fn who_may_change_the_clocks_is_reported_and_who_only_reads_them_is_not() {
         let mut watch = match SettingsWatch::new() {
             Ok(watch) => watch,
             // Without the privilege, or on a kernel without the tracepoint.

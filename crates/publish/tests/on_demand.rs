@@ -231,7 +231,7 @@ fn a_step_of_realtime_is_found_by_the_next_trap_and_moves_no_other_clock() {
 }
 
 #[test]
-fn a_host_that_hears_of_a_step_follows_it_at_once() {
+fn a_host_that_learns_of_a_step_follows_it_at_once() {
     let page = Box::new(Page::zeroed());
     let mut guest = Guest::new(&page, VDSO, Relation::SAME);
     guest.busy(100_000.0, 10.0);

@@ -40,7 +40,7 @@ pub struct Host {
     pub probe: Probe,
     /// Distributions of costs.
     #[serde(default)]
-    pub prices: Option<Prices>,
+    pub costs: Option<Costs>,
     /// Output of `fastpath doctor --json`.
     #[serde(default)]
     pub doctor: Option<Doctor>,
@@ -190,16 +190,16 @@ pub struct Vdso {
 
 /// Distributions of costs, from calls to each clock in turns.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Prices {
+pub struct Costs {
     /// Number of calls in a row per sample; a sample is their mean.
     pub calls_per_sample: u32,
     /// All clocks that can be fast.
-    pub clocks: Vec<ClockPrices>,
+    pub clocks: Vec<ClockCosts>,
 }
 
 /// Distributions of a clock's cost.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct ClockPrices {
+pub struct ClockCosts {
     /// Name of the clock.
     pub clock: String,
     /// Cost by libc, as programs read the clock here.
@@ -269,7 +269,7 @@ pub struct Row {
     /// Mean rate over the whole duration.
     pub calls_per_second: f64,
     /// Cost of such a call.
-    pub price_ns: Option<Nanoseconds>,
+    pub cost_ns: Option<Nanoseconds>,
     /// Cost of all these calls, as a share of one CPU.
     pub cpu_percent: Option<f64>,
     /// Reason why the calls entered the kernel.

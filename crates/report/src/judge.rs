@@ -34,8 +34,8 @@ impl Host {
     }
 
     fn reference(&self) -> String {
-        let prices = self.monotonic().map(|clock| (clock.ns, clock.syscall_ns));
-        match prices {
+        let costs = self.monotonic().map(|clock| (clock.ns, clock.syscall_ns));
+        match costs {
             Some((Some(ns), Some(call))) => {
                 format!(": MONOTONIC {}, by system call {}", in_words(ns), in_words(call))
             }
@@ -45,11 +45,11 @@ impl Host {
 
     /// Returns the steps to take; those with an immediate effect come first.
     pub fn steps(&self) -> Vec<Remedy> {
-        let step = |does: &str, price: &str| Remedy {
+        let step = |does: &str, cost: &str| Remedy {
             id: "".into(),
             when: When::Now,
             does: does.to_owned(),
-            price: price.to_owned(),
+            cost: cost.to_owned(),
         };
         match (&self.doctor, self.verdict()) {
             (Some(doctor), _) if !doctor.remedies.is_empty() => doctor.remedies.clone(),
@@ -92,15 +92,15 @@ impl Host {
 
 /// Sorts the worst hosts first; of equal ones, those with the most expensive MONOTONIC; the rest by name.
 pub(crate) fn sort(hosts: &mut [&Host]) {
-    let price = |host: &Host| host.monotonic().and_then(|clock| clock.ns).map_or(0.0, |ns| ns.get());
+    let cost = |host: &Host| host.monotonic().and_then(|clock| clock.ns).map_or(0.0, |ns| ns.get());
     hosts.sort_by(|a, b| {
-        let by_price = || match a.verdict() {
+        let by_cost = || match a.verdict() {
             Verdict::Healthy => std::cmp::Ordering::Equal,
-            _ => price(b).total_cmp(&price(a)),
+            _ => cost(b).total_cmp(&cost(a)),
         };
         a.verdict()
             .cmp(&b.verdict())
-            .then_with(by_price)
+            .then_with(by_cost)
             .then_with(|| a.name.cmp(&b.name))
     });
 }

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_price_is_refused() {
+    fn what_cannot_be_a_cost_is_refused() {
         for text in ["-1", "1e300", "\"x\""] {
             assert!(serde_json::from_str::<Nanoseconds>(text).is_err(), "{text}");
         }

@@ -74,7 +74,7 @@ fn hosts_of(value: Value, stem: &str) -> Result<Vec<Host>, String> {
         file: None,
         measured_unix,
         probe,
-        prices: None,
+        costs: None,
         doctor: None,
         trace: None,
         missing: Vec::new(),

@@ -1,6 +1,6 @@
 //! Hosts as in the field, for tests.
 
-use crate::data::{Doctor, Host, Part, Prices, Trace};
+use crate::data::{Costs, Doctor, Host, Part, Trace};
 use crate::read::{parse, read};
 use crate::{Distribution, Nanoseconds};
 use serde_json::{Value, json};
@@ -44,13 +44,13 @@ fn spread(around: f64) -> Distribution {
     Distribution::from_samples(near.chain(far).collect()).unwrap()
 }
 
-fn prices(host: &Host, now: f64) -> Prices {
-    let clock = |clock: &crate::data::Clock| crate::data::ClockPrices {
+fn costs(host: &Host, now: f64) -> Costs {
+    let clock = |clock: &crate::data::Clock| crate::data::ClockCosts {
         clock: clock.clock.clone(),
         now: spread(now),
         fastpath: Some(spread(20.6)),
     };
-    Prices {
+    Costs {
         calls_per_sample: 16,
         clocks: host.probe.clocks[..5].iter().map(clock).collect(),
     }
@@ -64,7 +64,7 @@ fn doctor(value: Value) -> Option<Doctor> {
 pub(crate) fn healthy(name: &str) -> Host {
     let mut host = host(&probe(name, "vdso", 21.9, "fast", "tsc"));
     host.measured_unix = Some(1_795_264_695);
-    host.prices = Some(prices(&host, 21.9));
+    host.costs = Some(costs(&host, 21.9));
     host.doctor = doctor(json!({
         "verdict": "healthy",
         "summary": "every clock that can be fast is fast: MONOTONIC 21.9 ns, by system call 246 ns",
@@ -86,7 +86,7 @@ pub(crate) fn healthy(name: &str) -> Host {
 /// Returns a host whose kernel uses hpet instead of the counter, with a process that reads clocks by system call.
 pub(crate) fn slow(name: &str) -> Host {
     let mut host = host(&probe(name, "syscall", 836.4, "slow", "hpet"));
-    host.prices = Some(prices(&host, 836.4));
+    host.costs = Some(costs(&host, 836.4));
     host.doctor = doctor(json!({
         "verdict": "slow",
         "summary": "the kernel runs on hpet, so REALTIME, MONOTONIC, MONOTONIC_RAW, BOOTTIME, TAI take 836 ns",
@@ -97,8 +97,8 @@ pub(crate) fn slow(name: &str) -> Host {
                          "proof": {"source": "/dev/kmsg", "shows": "clocksource: timekeeping watchdog on CPU3: Marking clocksource 'tsc' as unstable"}}],
         }],
         "remedies": [
-            {"id": "run", "when": "now", "does": "`fastpath run --trust-counter -- PROGRAM`, at about 22 ns a call", "price": "a start of the program"},
-            {"id": "clocksource", "when": "until-reboot", "does": "`echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource`", "price": "time can be wrong"},
+            {"id": "run", "when": "now", "does": "`fastpath run --trust-counter -- PROGRAM`, at about 22 ns a call", "cost": "a start of the program"},
+            {"id": "clocksource", "when": "until-reboot", "does": "`echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource`", "cost": "time can be wrong"},
         ],
         "unseen": [],
         "evidence": [{"section": "kernel", "what": "clocksource", "shows": "hpet", "mark": "bad", "source": "/sys/devices/system/clocksource"}],
@@ -111,7 +111,7 @@ fn trace() -> Trace {
     let row = |pid: u32, comm: &str, rate: f64| {
         json!({
             "pid": pid, "comm": comm, "program": format!("/usr/bin/{comm}"), "has_ended": false, "call": "clock_gettime",
-            "clock": "MONOTONIC", "abi": "x86_64", "calls": (rate * 2.0) as u64, "calls_per_second": rate, "price_ns": 836.4,
+            "clock": "MONOTONIC", "abi": "x86_64", "calls": (rate * 2.0) as u64, "calls_per_second": rate, "cost_ns": 836.4,
             "cpu_percent": (rate * 836.4 / 1e4).round() / 1e3, "why": "clocksource",
             "says": "the kernel's clocksource cannot be read in user space (fastpath doctor says why)",
         })
@@ -133,7 +133,7 @@ pub(crate) fn only_probed(name: &str) -> Host {
 pub(crate) fn partial(name: &str) -> Host {
     let mut host = slow(name);
     host.trace = None;
-    host.prices
+    host.costs
         .as_mut()
         .unwrap()
         .clocks

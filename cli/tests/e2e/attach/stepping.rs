@@ -30,7 +30,7 @@ pub fn step(pid: Pid) -> Steps {
     let [code_start, code_end] = range(pid, "[vdso]");
     let region = pid.is_served().then(|| range(pid, "/memfd:fastpath-region"));
     let entries = entries(pid);
-    let seat = seat(pid);
+    let body = body(pid);
     let ptrace = |request, data: usize| {
         // SAFETY: these requests take no pointer.
         unsafe { libc::ptrace(request, pid.0, 0usize, data) }
@@ -54,7 +54,7 @@ pub fn step(pid: Pid) -> Steps {
         };
         let pc = registers.rip;
         let is_in_region = region.is_some_and(|[start, end]| (start..end).contains(&pc));
-        if is_in_region || seat.contains(&pc) {
+        if is_in_region || body.contains(&pc) {
             steps.in_region += 1;
         } else if (code_start..code_end).contains(&pc) && !entries.contains(&pc) {
             steps.in_kernels_vdso += 1;
@@ -69,7 +69,7 @@ pub fn step(pid: Pid) -> Steps {
 }
 
 /// Addresses of the kernel's gettimeofday, if the image's code is in its place; else none.
-fn seat(pid: Pid) -> std::ops::Range<u64> {
+fn body(pid: Pid) -> std::ops::Range<u64> {
     let own = fastpath_image::own_vdso().expect("an ELF file").expect("a vDSO");
     let functions = own.vdso.exports().iter();
     let mut found = functions.filter(|export| export.name == "__vdso_gettimeofday");

@@ -233,7 +233,7 @@ fn the_service_manager_is_notified_of_ready_alive_and_stopping() {
     let path = place.0.path().join("notify");
     let manager = UnixDatagram::bind(&path).expect("a socket");
     manager.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
-    let hear = || {
+    let read = || {
         let mut bytes = [0; 100];
         let length = manager.recv(&mut bytes).expect("a message from the daemon");
         String::from_utf8_lossy(&bytes[..length]).trim_end().to_owned()
@@ -241,11 +241,11 @@ fn the_service_manager_is_notified_of_ready_alive_and_stopping() {
     let mut command = place.command(&[]);
     command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "500000");
     let daemon = start(command);
-    assert_eq!(hear(), "READY=1");
+    assert_eq!(read(), "READY=1");
     assert_eq!(place.status().pages_in_all, 0, "it is ready and answers");
-    assert_eq!(hear(), "WATCHDOG=1");
+    assert_eq!(read(), "WATCHDOG=1");
     daemon.pid().signal(libc::SIGTERM);
-    while hear() != "STOPPING=1" {}
+    while read() != "STOPPING=1" {}
     daemon.finish().expect_success();
 }
 

@@ -18,8 +18,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::queue::MOST_TRIES;
 use super::{Decision, ProcessFacts};
+use crate::account::Account;
 use crate::log::{Priority, say};
-use crate::payer::Payer;
 use crate::{DaemonOptions, Service};
 
 /// Timeout of an attach: a process that does not stop is given up much sooner.
@@ -32,8 +32,8 @@ const DEATH: Duration = Duration::from_secs(1);
 pub(super) struct Task {
     /// Process id as seen from here.
     pub pid: i32,
-    /// Payer whose turn it is.
-    pub payer: Payer,
+    /// Account whose turn it is.
+    pub account: Account,
     /// What it gets, and the rule.
     pub decision: Decision,
     /// Start time of the process ([`fastpath_os::Stat`]) if root asked for it; `None` if a rule selects it.

@@ -6,8 +6,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::attacher::{Done, Task};
+use crate::account::Account;
 use crate::log::{Priority, say};
-use crate::payer::Payer;
 
 /// Number of processes that are attached at a time: one that does not stop must not keep the others waiting.
 pub(super) const AT_A_TIME: usize = 4;
@@ -35,10 +35,10 @@ struct Tasks {
     waiting: VecDeque<Task>,
     /// Tasks that are tried again, and when.
     later: Vec<(Instant, Task)>,
-    under_way: HashMap<Payer, usize>,
+    under_way: HashMap<Account, usize>,
     /// Number of a user's processes that took too long, and the time until which the user's processes are left alone.
-    too_long: HashMap<Payer, (u32, Instant)>,
-    given_up: Vec<(Payer, Child)>,
+    too_long: HashMap<Account, (u32, Instant)>,
+    given_up: Vec<(Account, Child)>,
 }
 
 /// Queue that one thread fills and several threads empty.
@@ -88,9 +88,9 @@ impl Queue {
 
     /// Adds a task unless too many of its user wait.
     fn add(&self, mut tasks: MutexGuard<'_, Tasks>, task: Task) -> bool {
-        let payer = task.payer;
-        let of_payer = || tasks.waiting.iter().filter(|task| task.payer == payer).count();
-        if !payer.is_root() && of_payer() >= OF_ONE_USER_WAITING {
+        let account = task.account;
+        let of_account = || tasks.waiting.iter().filter(|task| task.account == account).count();
+        if !account.is_root() && of_account() >= OF_ONE_USER_WAITING {
             return false;
         }
         tasks.waiting.push_back(task);
@@ -106,7 +106,7 @@ impl Queue {
             tasks.look_after_given_up();
             tasks.add_due(Instant::now());
             if let Some(task) = tasks.next(Instant::now()) {
-                *tasks.under_way.entry(task.payer).or_default() += 1;
+                *tasks.under_way.entry(task.account).or_default() += 1;
                 drop(tasks);
                 self.changed.notify_all();
                 return task;
@@ -117,19 +117,19 @@ impl Queue {
 
     /// Records that a task is not in progress any more.
     pub(super) fn give_back(&self, task: Task, done: Done) {
-        let payer = task.payer;
+        let account = task.account;
         let mut tasks = self.tasks();
         match done {
-            Done::InTime(_) => tasks.is_done(payer),
+            Done::InTime(_) => tasks.is_done(account),
             Done::TryAgain => {
-                tasks.is_done(payer);
+                tasks.is_done(account);
                 tasks.try_later(task, Instant::now());
             }
             Done::TooLate(child) => {
-                tasks.took_too_long(payer, Instant::now());
+                tasks.took_too_long(account, Instant::now());
                 match child {
-                    Some(child) => tasks.given_up.push((payer, child)),
-                    None => tasks.is_done(payer),
+                    Some(child) => tasks.given_up.push((account, child)),
+                    None => tasks.is_done(account),
                 }
             }
         }
@@ -143,7 +143,7 @@ impl Tasks {
     fn next(&mut self, now: Instant) -> Option<Task> {
         let too_long = &self.too_long;
         self.waiting.retain(|task| {
-            let is_left_alone = too_long.get(&task.payer).is_some_and(|(_, until)| now < *until);
+            let is_left_alone = too_long.get(&task.account).is_some_and(|(_, until)| now < *until);
             if is_left_alone {
                 say(
                     Priority::Notice,
@@ -155,15 +155,15 @@ impl Tasks {
             }
             !is_left_alone
         });
-        let under_way = |payer: &Payer| self.under_way.get(payer).copied().unwrap_or(0);
+        let under_way = |account: &Account| self.under_way.get(account).copied().unwrap_or(0);
         let may = |task: &Task| {
             // Root's services must be attached soon, but leave one thread to the others.
-            let most = if task.payer.is_root() {
+            let most = if task.account.is_root() {
                 AT_A_TIME - 1
             } else {
                 OF_ONE_USER
             };
-            under_way(&task.payer) < most
+            under_way(&task.account) < most
         };
         let at = self.waiting.iter().position(may)?;
         self.waiting.remove(at)
@@ -171,11 +171,16 @@ impl Tasks {
 
     /// Keeps a task for its next try, if there is one.
     fn try_later(&mut self, task: Task, now: Instant) {
-        let of_payer = || self.later.iter().filter(|(_, other)| other.payer == task.payer).count();
+        let of_account = || {
+            self.later
+                .iter()
+                .filter(|(_, other)| other.account == task.account)
+                .count()
+        };
         if task.tries >= MOST_TRIES {
             return;
         }
-        if !task.payer.is_root() && of_payer() >= OF_ONE_USER_LATER {
+        if !task.account.is_root() && of_account() >= OF_ONE_USER_LATER {
             say(
                 Priority::Notice,
                 format_args!(
@@ -195,38 +200,38 @@ impl Tasks {
         self.waiting.extend(due.map(|(_, task)| task));
     }
 
-    fn is_done(&mut self, payer: Payer) {
-        if let Some(under_way) = self.under_way.get_mut(&payer) {
+    fn is_done(&mut self, account: Account) {
+        if let Some(under_way) = self.under_way.get_mut(&account) {
             *under_way -= 1;
             if *under_way == 0 {
-                self.under_way.remove(&payer);
+                self.under_way.remove(&account);
             }
         }
     }
 
-    fn took_too_long(&mut self, payer: Payer, now: Instant) {
+    fn took_too_long(&mut self, account: Account, now: Instant) {
         // A user without such processes for a while starts again from zero.
         let forgotten = LEFT_ALONE * 2 * LEFT_ALONE_AT_MOST;
         self.too_long
             .retain(|_, (_, until)| now.saturating_duration_since(*until) < forgotten);
-        if payer.is_root() {
+        if account.is_root() {
             return;
         }
-        let (times, until) = self.too_long.entry(payer).or_insert((0, now));
+        let (times, until) = self.too_long.entry(account).or_insert((0, now));
         *times = (*times + 1).min(LEFT_ALONE_AT_MOST);
         *until = now + LEFT_ALONE * *times;
     }
 
     fn look_after_given_up(&mut self) {
         let mut ended = Vec::new();
-        self.given_up.retain_mut(|(payer, child)| {
+        self.given_up.retain_mut(|(account, child)| {
             let is_there = matches!(child.try_wait(), Ok(None));
             if !is_there {
-                ended.push(*payer);
+                ended.push(*account);
             }
             is_there
         });
-        ended.into_iter().for_each(|payer| self.is_done(payer));
+        ended.into_iter().for_each(|account| self.is_done(account));
     }
 }
 
@@ -236,7 +241,7 @@ mod tests {
     use super::*;
     use crate::Service;
 
-    fn task(pid: i32, payer: Payer) -> Task {
+    fn task(pid: i32, account: Account) -> Task {
         let decision = Decision {
             action: Action::Attach,
             service: Service::default(),
@@ -244,7 +249,7 @@ mod tests {
         };
         Task {
             pid,
-            payer,
+            account,
             decision,
             asked_for: None,
             tries: 1,
@@ -254,15 +259,15 @@ mod tests {
     #[test]
     fn a_user_whose_processes_never_answer_leaves_room_for_others() {
         let queue = Queue::new();
-        let (hostile, other) = (Payer::User(1), Payer::User(2));
+        let (hostile, other) = (Account::User(1), Account::User(2));
         for pid in 0..10 {
             queue.put(task(pid, hostile));
         }
         queue.put(task(10, other));
         let first = [queue.take(), queue.take()];
-        assert_eq!(first.each_ref().map(|task| task.payer), [hostile; 2]);
+        assert_eq!(first.each_ref().map(|task| task.account), [hostile; 2]);
         let third = queue.take();
-        assert_eq!(third.payer, other);
+        assert_eq!(third.account, other);
         queue.give_back(third, Done::InTime(None));
         let [first, _second] = first;
         queue.give_back(first, Done::TooLate(None));
@@ -273,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_process_that_may_be_attached_later_is_tried_again_for_a_minute() {
-        let (mut tasks, user, now) = (Tasks::default(), Payer::User(1), Instant::now());
+        let (mut tasks, user, now) = (Tasks::default(), Account::User(1), Instant::now());
         let mut begun = now;
         for tries in 1..MOST_TRIES {
             tasks.try_later(Task { tries, ..task(1, user) }, begun);
@@ -294,7 +299,7 @@ mod tests {
         for pid in 0..2 * OF_ONE_USER_LATER as i32 {
             tasks.try_later(task(pid, user), now);
         }
-        tasks.try_later(task(1, Payer::User(2)), now);
+        tasks.try_later(task(1, Account::User(2)), now);
         assert_eq!(tasks.later.len(), OF_ONE_USER_LATER + 1);
     }
 
@@ -304,13 +309,13 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id() as i32;
         assert!(child.try_wait().unwrap().is_none());
-        queue.put(task(1, Payer::Root));
+        queue.put(task(1, Account::Root));
         let first = queue.take();
         queue.give_back(first, Done::TooLate(Some(child)));
-        assert_eq!(queue.tasks().under_way.get(&Payer::Root), Some(&1));
+        assert_eq!(queue.tasks().under_way.get(&Account::Root), Some(&1));
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
         let begun = Instant::now();
-        while queue.tasks().under_way.contains_key(&Payer::Root) {
+        while queue.tasks().under_way.contains_key(&Account::Root) {
             assert!(begun.elapsed().as_secs() < 60);
             queue.tasks().look_after_given_up();
             std::thread::sleep(Duration::from_millis(10));

@@ -17,8 +17,8 @@ use super::queue::AT_A_TIME;
 use super::queue::Queue;
 use super::source::Source;
 use super::{Action, Clocks, Decision, Policy, ProcessFacts, is_ours};
+use crate::account::Account;
 use crate::log::{Priority, say};
-use crate::payer::Payer;
 use crate::peer::Process;
 use crate::{DaemonOptions, Service};
 
@@ -41,7 +41,7 @@ struct Given {
     /// Rule by which, unless root asked for it.
     rule: Option<usize>,
     /// The account that is charged for an attendant, if there is one.
-    tree_of: Option<Payer>,
+    tree_of: Option<Account>,
 }
 
 /// Limit of trees with an attendant of one user other than root, and of all users other than root. An attendant is one
@@ -51,10 +51,10 @@ const TREES_OF_ONE_USER: usize = 96;
 const TREES_OF_USERS: usize = 3 * TREES_OF_ONE_USER;
 
 /// Returns whether this account may have another tree, beside those of these accounts.
-fn may_have_a_tree(payer: Payer, trees: impl Iterator<Item = Payer>) -> bool {
-    let of_users: Vec<Payer> = trees.filter(|of| !of.is_root()).collect();
-    let own = of_users.iter().filter(|of| **of == payer).count();
-    payer.is_root() || own < TREES_OF_ONE_USER && of_users.len() < TREES_OF_USERS
+fn may_have_a_tree(account: Account, trees: impl Iterator<Item = Account>) -> bool {
+    let of_users: Vec<Account> = trees.filter(|of| !of.is_root()).collect();
+    let own = of_users.iter().filter(|of| **of == account).count();
+    account.is_root() || own < TREES_OF_ONE_USER && of_users.len() < TREES_OF_USERS
 }
 
 impl Watcher {
@@ -78,11 +78,11 @@ impl Watcher {
     }
 
     /// Queues a process that a client names. Never waits.
-    pub(crate) fn attach(&self, process: Process, payer: Payer, clocks: ClockSet) -> Result<(), RequestRefusal> {
+    pub(crate) fn attach(&self, process: Process, account: Account, clocks: ClockSet) -> Result<(), RequestRefusal> {
         let ended = |_| RequestRefusal::new(Code::Process, format!("process {} has ended", process.pid));
         let task = Task {
             pid: process.pid,
-            payer,
+            account,
             decision: Decision {
                 action: Action::Attach,
                 service: Service {
@@ -157,7 +157,7 @@ impl Shared {
             if let Done::InTime(Some(inode)) = &done {
                 let given = Given {
                     rule: task.asked_for.is_none().then_some(task.decision.rule),
-                    tree_of: service.children.then_some(task.payer),
+                    tree_of: service.children.then_some(task.account),
                 };
                 locked(&self.given).insert(*inode, given);
             }
@@ -168,7 +168,7 @@ impl Shared {
     /// Returns whether a task's process may have an attendant; logs why not.
     fn may_have_a_tree(&self, task: &Task) -> bool {
         let given = locked(&self.given);
-        let may = may_have_a_tree(task.payer, given.values().filter_map(|given| given.tree_of));
+        let may = may_have_a_tree(task.account, given.values().filter_map(|given| given.tree_of));
         drop(given);
         if !may {
             say(
@@ -252,11 +252,11 @@ fn consider(policy: &Policy, pid: i32, tasks: &Queue) {
     }
     let decision = policy.decide(&facts);
     if let Some(decision) = decision.filter(|decision| decision.action == Action::Attach)
-        && let Ok(payer) = Payer::of_pid(pid, process.uid)
+        && let Ok(account) = Account::of_pid(pid, process.uid)
     {
         tasks.put(Task {
             pid,
-            payer,
+            account,
             decision,
             asked_for: None,
             tries: 0,
@@ -273,15 +273,15 @@ mod tests {
         let mut trees = Vec::new();
         for uid in 1..5 {
             let before = trees.len();
-            while may_have_a_tree(Payer::User(uid), trees.iter().copied()) {
-                trees.push(Payer::User(uid));
+            while may_have_a_tree(Account::User(uid), trees.iter().copied()) {
+                trees.push(Account::User(uid));
             }
             let taken = trees.len() - before;
             assert_eq!(taken, if uid < 4 { TREES_OF_ONE_USER } else { 0 });
         }
-        assert!(may_have_a_tree(Payer::Root, trees.iter().copied()));
+        assert!(may_have_a_tree(Account::Root, trees.iter().copied()));
         // Root's do not count for others.
-        let roots = [Payer::Root; 2 * TREES_OF_USERS];
-        assert!(may_have_a_tree(Payer::User(1), roots.into_iter()));
+        let roots = [Account::Root; 2 * TREES_OF_USERS];
+        assert!(may_have_a_tree(Account::User(1), roots.into_iter()));
     }
 }

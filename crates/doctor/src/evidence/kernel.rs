@@ -83,13 +83,13 @@ fn machine(facts: &Facts) -> String {
 
 fn of_calls(facts: &Facts, add: &mut Add<'_>) {
     if let Some(vsyscall) = &facts.vsyscall {
-        let price = vsyscall.entries.iter().find_map(|entry| entry.ns);
-        let price = price.map_or(String::new(), |ns| format!(", {} a call", nanoseconds(ns)));
+        let cost = vsyscall.entries.iter().find_map(|entry| entry.ns);
+        let cost = cost.map_or(String::new(), |ns| format!(", {} a call", nanoseconds(ns)));
         let shows = match vsyscall.mode {
             Mode::None if facts.here.has_kernel_vdso.is_none() => "cannot be seen".to_owned(),
             Mode::None => "not mapped: programs that still jump to it die".to_owned(),
-            Mode::Xonly => format!("trapped (xonly){price}; only programs from before 2011 jump to it"),
-            Mode::Emulate => format!("trapped (emulate){price}; only programs from before 2011 jump to it"),
+            Mode::Xonly => format!("trapped (xonly){cost}; only programs from before 2011 jump to it"),
+            Mode::Emulate => format!("trapped (emulate){cost}; only programs from before 2011 jump to it"),
         };
         add("vsyscall", Mark::Info, shows, "/proc/self/maps, measured");
     }

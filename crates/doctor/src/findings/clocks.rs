@@ -80,7 +80,7 @@ pub(super) fn slow(facts: &Facts) -> Vec<Finding> {
                 .counter
                 .read_ns
                 .map_or("not readable".to_owned(), |ns| format!("{ns:.1} ns a read"));
-            findings.push(finding("vdso-dear", Severity::Slow, says).proof("measured: the counter", &counter));
+            findings.push(finding("vdso-expensive", Severity::Slow, says).proof("measured: the counter", &counter));
         }
     }
     if !others.is_empty() {

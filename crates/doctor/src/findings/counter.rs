@@ -25,8 +25,8 @@ pub(super) fn from_facts(facts: &Facts) -> Vec<Finding> {
     }
     if let Some(ns) = counter.read_ns.filter(|ns| *ns > EXPENSIVE_COUNTER_NS) {
         let says = format!("reading the counter itself costs {ns:.0} ns: no vDSO can be faster than that");
-        let found =
-            finding("counter-dear", Severity::Slow, says).proof("measured", &format!("{}: {ns:.1} ns", counter.name));
+        let found = finding("counter-expensive", Severity::Slow, says)
+            .proof("measured", &format!("{}: {ns:.1} ns", counter.name));
         findings.push(match &facts.machine.hypervisor {
             Some(hypervisor) => found.because(&format!("{hypervisor} seems to trap the instruction")),
             None => found,

@@ -193,7 +193,8 @@ fn notes(facts: &Facts) -> Vec<Finding> {
         let says = format!(
             "a system call costs {ns:.0} ns here, so a clock read by system call costs more than on other hosts"
         );
-        let mut found = finding("system-calls-dear", Severity::Note, says).proof("measured", &format!("{ns:.1} ns"));
+        let mut found =
+            finding("system-calls-expensive", Severity::Note, says).proof("measured", &format!("{ns:.1} ns"));
         if !taxes.is_empty() {
             found = found.because(&format!(
                 "each entry to the kernel includes the cost of {}",

@@ -35,7 +35,7 @@ pub(super) fn from_facts(process: &Process, facts: &Facts) -> Vec<Finding> {
         Some(VdsoKind::None) => {
             let says = format!(
                 "the process has no vDSO: every clock read is a system call{}",
-                call_price(facts)
+                call_cost(facts)
             );
             findings.push(
                 finding("process-without-vdso", Severity::Slow, says)
@@ -54,7 +54,7 @@ pub(super) fn from_facts(process: &Process, facts: &Facts) -> Vec<Finding> {
     if process.asks_for_vdso == Some(false) && process.vdso.is_some() {
         let says = format!(
             "the program is static and never asks for a vDSO: when it reads a clock, it makes the system call itself{}",
-            call_price(facts)
+            call_cost(facts)
         );
         let exe = format!("/proc/{}/exe", process.pid);
         findings
@@ -105,7 +105,7 @@ fn of_own_calls(own: &OwnCalls, process: &Process, facts: &Facts) -> Finding {
         _ => {
             let says = format!(
                 "{whose} makes the system call itself ({calls}) instead of calling libc: such a read never takes the vDSO{}",
-                call_price(facts)
+                call_cost(facts)
             );
             ("process-makes-own-calls", says)
         }
@@ -139,7 +139,7 @@ pub(super) fn is_of_other_isa(process: &Process) -> bool {
     process.isa.as_deref().is_some_and(|isa| isa != std::env::consts::ARCH)
 }
 
-fn call_price(facts: &Facts) -> String {
+fn call_cost(facts: &Facts) -> String {
     let monotonic = facts.clocks.iter().find(|report| report.clock == Clock::MONOTONIC);
     let ns = monotonic.and_then(|report| report.measured.syscall_ns);
     ns.map_or(String::new(), |ns| format!(", {} for CLOCK_MONOTONIC", nanoseconds(ns)))
@@ -158,7 +158,7 @@ fn of_served(process: &Process, facts: &Facts, maps: &str) -> Finding {
     let behind = if is_without_vdso {
         format!(
             ", and it was started without the kernel's vDSO: every clock read is a system call{}",
-            call_price(facts)
+            call_cost(facts)
         )
     } else {
         String::new()

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::warp::meetings_of;
+use crate::warp::pairs_of;
 
 /// Rate of the counters.
 const COUNTS_PER_NS: f64 = 3.0;
@@ -25,9 +25,9 @@ const RESTS: f64 = 100.0;
 /// Messages of a comparison that are not interrupted, at a measurement and of a patrol.
 const MEASURED: u32 = 16;
 const PATROLLED: u32 = 4;
-/// One of so many meetings fails, because a CPU is busy.
+/// One of so many pairings fails, because a CPU is busy.
 const BUSY: u64 = 50;
-/// One of so many meetings has a message that took milliseconds, because its thread was preempted each time.
+/// One of so many pairings has a message that took milliseconds, because its thread was preempted each time.
 const PREEMPTED: u64 = 200;
 const TRIALS: usize = 6;
 
@@ -193,7 +193,7 @@ impl Machine {
         fastest_ns * (1.0 + 0.3 * noise as f64 / (1 << 20) as f64) + preempted
     }
 
-    fn meet(&mut self, cpu: usize, other: usize, messages: u32) -> Option<Pair> {
+    fn pair(&mut self, cpu: usize, other: usize, messages: u32) -> Option<Pair> {
         if self.random.below(BUSY) == 0 || self.is_off && (cpu == self.bad || other == self.bad) {
             return None;
         }
@@ -226,11 +226,11 @@ impl Machine {
     /// Compares every pair.
     fn compare(&mut self) -> Vec<Pair> {
         let cpus = self.cpus();
-        let meetings = meetings_of(&cpus, cpus.len().next_multiple_of(2) - 1);
+        let pairings = pairs_of(&cpus, cpus.len().next_multiple_of(2) - 1);
         let mut pairs = Vec::new();
-        for round in meetings.chunks((cpus.len() / 2).max(1)) {
+        for round in pairings.chunks((cpus.len() / 2).max(1)) {
             for (cpu, other) in round {
-                pairs.extend(self.meet(*cpu, *other, MEASURED));
+                pairs.extend(self.pair(*cpu, *other, MEASURED));
             }
             self.pass(50_000.0);
         }
@@ -259,7 +259,7 @@ impl Machine {
         self.noticed.clear();
         for other in cpus.iter().filter(|cpu| **cpu != hub) {
             self.pass(VISIT_NS);
-            let Some(pair) = self.meet(hub, *other, PATROLLED) else {
+            let Some(pair) = self.pair(hub, *other, PATROLLED) else {
                 was_missed = true;
                 continue;
             };

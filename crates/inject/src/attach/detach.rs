@@ -75,8 +75,8 @@ fn take_back(session: &Session<'_>, found: &Found) -> Answer<bool> {
     let may_be_cleared = !found.is_before_entry()?;
     let (code, entry) = code_of(found)?;
     let mut all = match restore(session, found, |_| true) {
-        Err(Refusal::InTheWay { .. } | Refusal::StackNotReadable { .. }) if found.is_seated()? => {
-            restore(session, found, |record| record.purpose != Purpose::Seat)?
+        Err(Refusal::InTheWay { .. } | Refusal::StackNotReadable { .. }) if found.has_entry_body()? => {
+            restore(session, found, |record| record.purpose != Purpose::EntryBody)?
         }
         restored => restored?,
     };
@@ -87,7 +87,7 @@ fn take_back(session: &Session<'_>, found: &Found) -> Answer<bool> {
         return Ok(false);
     }
     leave_thunks(&mut all, found)?;
-    Ok(matches!(thread_in(&mut all, &code, entry), Ok(None)) && !found.is_seated()?)
+    Ok(matches!(thread_in(&mut all, &code, entry), Ok(None)) && !found.has_entry_body()?)
 }
 
 /// Restores the original bytes of those changes that are `wanted`, once the kernel's clocks have reached what readers were
@@ -159,18 +159,20 @@ fn thread_inside(all: &mut AllStopped<'_>, in_force: &[(Record, Vec<u8>)]) -> An
     if !in_force.iter().any(|(record, _)| record.is_inside(record.address + 1)) {
         return Ok(None);
     }
-    let is_seated = in_force.iter().any(|(record, _)| record.purpose == Purpose::Seat);
+    let has_entry_body = in_force.iter().any(|(record, _)| record.purpose == Purpose::EntryBody);
     match interrupted_at(all, is_inside) {
         // Its region stays mapped, too.
-        Err(Refusal::StackNotReadable { .. }) if !is_seated => Ok(None),
+        Err(Refusal::StackNotReadable { .. }) if !has_entry_body => Ok(None),
         found => found,
     }
 }
 
 /// Returns the same instruction in the image, for one of the image's code in the place of a kernel's function.
 fn in_image(in_force: &[(Record, Vec<u8>)], pc: u64) -> Option<u64> {
-    let mut seats = in_force.iter().filter(|(record, _)| record.purpose == Purpose::Seat);
-    seats.find_map(|(record, _)| {
+    let mut bodies = in_force
+        .iter()
+        .filter(|(record, _)| record.purpose == Purpose::EntryBody);
+    bodies.find_map(|(record, _)| {
         let offset = pc.checked_sub(record.address)?;
         (1..u64::from(record.in_thunk))
             .contains(&offset)
@@ -199,7 +201,7 @@ fn leave_thunks(all: &mut AllStopped<'_>, found: &Found) -> Answer<()> {
 
 /// Returns where in a library a thread would be whose `pc` is in a thunk, before its system call or after it.
 fn place_of(record: &Record, pc: u64) -> Option<u64> {
-    if record.thunk == 0 || matches!(record.purpose, Purpose::Seat | Purpose::SlowPath) {
+    if record.thunk == 0 || matches!(record.purpose, Purpose::EntryBody | Purpose::SlowPath) {
         return None;
     }
     let behind = (record.thunk + u64::from(record.in_thunk)).checked_sub(pc)?;
@@ -212,7 +214,7 @@ pub fn clear(session: &Session<'_>, found: &Found) -> Answer<()> {
     if found.is_before_entry()? {
         return Err(Refusal::InTheWay { tid: session.pid() });
     }
-    if found.is_seated()? {
+    if found.has_entry_body()? {
         drop(restore(session, found, |_| true)?);
     }
     let (code, entry) = code_of(found)?;

@@ -74,13 +74,13 @@ impl Found {
     }
 
     /// Returns whether the image's code is in the vDSO.
-    pub fn is_seated(&self) -> Answer<bool> {
+    pub fn has_entry_body(&self) -> Answer<bool> {
         let memory = Memory::open(self.pid)?;
         for record in self
             .journal
             .records
             .iter()
-            .filter(|record| record.purpose == Purpose::Seat)
+            .filter(|record| record.purpose == Purpose::EntryBody)
         {
             let bytes = self.bytes_at(&memory, record)?;
             if bytes.is_some_and(|bytes| record.place(&bytes) != Place::Original) {

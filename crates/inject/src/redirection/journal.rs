@@ -48,7 +48,7 @@ pub enum Purpose {
     Relay = 4,
     /// The image's code is in the place of a kernel's function, with as many bytes as [`Record::in_thunk`] says; or that
     /// function's call frame information, with none.
-    Seat = 5,
+    EntryBody = 5,
     /// The vDSO ends behind the image's slow path, of which [`Record::thunk`] and [`Record::in_thunk`] are address and size.
     SlowPath = 6,
 }
@@ -60,7 +60,7 @@ impl Purpose {
             Purpose::Hook,
             Purpose::Rescue,
             Purpose::Relay,
-            Purpose::Seat,
+            Purpose::EntryBody,
             Purpose::SlowPath,
         ];
         all.into_iter().find(|purpose| *purpose as u16 == number)
@@ -77,7 +77,7 @@ pub struct Record {
     /// Bytes after the change.
     pub replacement: Vec<u8>,
     /// Target of the change, for a system call in a library: a thread may wait in the call that is made there. For a
-    /// [`Purpose::Seat`], the same code in the image. 0: none.
+    /// [`Purpose::EntryBody`], the same code in the image. 0: none.
     pub thunk: u64,
     /// Offset in the thunk at which such a thread is.
     pub in_thunk: u16,
@@ -132,7 +132,7 @@ impl Record {
         let is_stub = is_stub(self);
         let keeps_first = self.original.first() == self.replacement.first();
         let first = self.address + u64::from(!is_stub);
-        (is_stub || keeps_first || self.purpose == Purpose::Seat)
+        (is_stub || keeps_first || self.purpose == Purpose::EntryBody)
             && (first..self.address + self.original.len() as u64).contains(&address)
     }
 }

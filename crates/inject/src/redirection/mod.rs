@@ -5,15 +5,15 @@
 //! functions stay callable, with their data in place, and nothing that a thread, a signal frame or the kernel refers to
 //! changes its address.
 //!
-//! In programs for x86-64, the image's code is also put into the vDSO, and the jump goes there (`seat.rs`).
+//! In programs for x86-64, the image's code is also put into the vDSO, and the jump goes there (`entry_body.rs`).
 
 mod aarch64;
 pub(crate) mod apply;
 mod call_frames;
+mod entry_body;
 mod journal;
 pub(crate) mod mapping;
 mod plan_region;
-mod seat;
 mod slow_path;
 mod stub;
 mod x86;
@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::maps::Mapping;
 use crate::region;
 use call_frames::Frames;
-use seat::{Seat, Source};
+use entry_body::{EntryBody, Source};
 use slow_path::SlowPath;
 
 pub use journal::{Journal, MOST_RECORDS, Place, Purpose, Record, State};
@@ -66,7 +66,7 @@ pub struct Redirection {
     /// Functions that the image would serve, and that cannot be redirected.
     pub left_alone: Vec<LeftAlone>,
     /// The image's code in the vDSO, if it is put there: the first patch.
-    seat: Option<Seat>,
+    body: Option<EntryBody>,
     /// For a program that is starting.
     slow_path: SlowPath,
 }
@@ -146,7 +146,7 @@ pub fn plan(
         addresses: Vec::new(),
         moved: Vec::new(),
         left_alone: Vec::new(),
-        seat: None,
+        body: None,
         slow_path: SlowPath::default(),
     };
     let frames = match image.isa() {
@@ -154,11 +154,11 @@ pub fn plan(
         _ => Vec::new(),
     };
     if !frames.is_empty() && clocks.contains(ClockSet::REALTIME) {
-        redirection.take_seat((image, image_at), vdso, vdso_base, &exports, &frames, thunks_at);
+        redirection.take_body((image, image_at), vdso, vdso_base, &exports, &frames, thunks_at);
     }
     for function in SERVED {
-        let is_seated = redirection.seat.is_some();
-        if function == "gettimeofday" && (is_seated || !clocks.contains(ClockSet::REALTIME)) {
+        let has_entry_body = redirection.body.is_some();
+        if function == "gettimeofday" && (has_entry_body || !clocks.contains(ClockSet::REALTIME)) {
             continue;
         }
         let Some(export) = exports.iter().find(|e| plain_name(&e.name) == function) else {
@@ -181,8 +181,8 @@ pub fn plan(
         let thunk_offset = redirection.thunks.len().next_multiple_of(THUNK_ALIGNMENT);
         let thunk_at = thunks_at + thunk_offset as u64;
         let before = redirection.patches.len();
-        let target = match &redirection.seat {
-            Some(seat) => Ok(redirection.patches[0].address + seat.clock_gettime),
+        let target = match &redirection.body {
+            Some(body) => Ok(redirection.patches[0].address + body.clock_gettime),
             None => redirection.add_stub(image.isa(), function, &entry, image_at + in_image.start),
         };
         let displaced = target.and_then(|target| match image.isa() {
@@ -199,7 +199,7 @@ pub fn plan(
             }
         }
     }
-    redirection.fill_seat(image, image_at, (vdso, vdso_base), &frames, thunks_at)?;
+    redirection.fill_body(image, image_at, (vdso, vdso_base), &frames, thunks_at)?;
     Ok(redirection)
 }
 
@@ -222,7 +222,7 @@ pub(crate) fn jump(isa: Isa, from: u64, to: u64) -> std::result::Result<Vec<u8>,
 
 impl Redirection {
     /// Puts the image's code into the vDSO, if it can be: without it, all is as good but for call frames.
-    fn take_seat(
+    fn take_body(
         &mut self,
         image: (&Image, u64),
         vdso: &[u8],
@@ -240,21 +240,21 @@ impl Redirection {
         let Some((gettimeofday, clock_gettime)) = find("gettimeofday").zip(find("clock_gettime")) else {
             return;
         };
-        let planned = Seat::plan(image, &gettimeofday, &clock_gettime, frames, thunks_at);
-        let planned = planned.and_then(|(seat, displaced, frames)| {
+        let planned = EntryBody::plan(image, &gettimeofday, &clock_gettime, frames, thunks_at);
+        let planned = planned.and_then(|(body, displaced, frames)| {
             let displaced = gettimeofday.within_a_page(displaced)?;
-            Ok((seat, displaced, frames))
+            Ok((body, displaced, frames))
         });
-        if let Ok((seat, displaced, frames)) = planned {
+        if let Ok((body, displaced, frames)) = planned {
             self.add("gettimeofday", &gettimeofday, displaced, 0, thunks_at);
             self.patches.push(frames);
-            self.addresses.extend(seat.addresses.iter().map(|place| (0, *place)));
-            self.seat = Some(seat);
+            self.addresses.extend(body.addresses.iter().map(|place| (0, *place)));
+            self.body = Some(body);
         }
     }
 
     /// Fills in the image's code, which will be mapped at `image_at`.
-    fn fill_seat(
+    fn fill_body(
         &mut self,
         image: &Image,
         image_at: u64,
@@ -262,20 +262,20 @@ impl Redirection {
         frames: &[Frames],
         thunks_at: u64,
     ) -> Result<()> {
-        if let Some(seat) = &self.seat {
+        if let Some(body) = &self.body {
             let instance = self.instance(image, image_at)?;
             let source = Source {
                 bytes: instance.bytes(),
                 at: image_at,
                 clock_gettime: self.kernel.address("clock_gettime"),
                 gettimeofday: self.kernel.address("gettimeofday"),
-                slow_path: &seat::functions_behind(&seat.code, image.bytes()),
+                slow_path: &entry_body::functions_behind(&body.code, image.bytes()),
             };
             let patch = &mut self.patches[0];
-            let code = seat.code(patch.address, source, image_at + source.slow_path_code().start);
+            let code = body.code(patch.address, source, image_at + source.slow_path_code().start);
             let code = code.map_err(Error::Unsupported)?;
             patch.replacement[..code.len()].copy_from_slice(&code);
-            let slow_path = SlowPath::plan(seat, patch, source, vdso, frames, &mut self.thunks, thunks_at);
+            let slow_path = SlowPath::plan(body, patch, source, vdso, frames, &mut self.thunks, thunks_at);
             self.slow_path = slow_path.unwrap_or_default();
         }
         Ok(())
@@ -304,7 +304,7 @@ impl Redirection {
             raise(&mut moved.patches[*patch].replacement, *place, distance);
             // What `run` has in its place; nothing if there is no slow path.
             if *patch == 0 {
-                raise(&mut moved.slow_path.seat, *place, distance);
+                raise(&mut moved.slow_path.body, *place, distance);
             }
         }
         let slow_path = moved.slow_path.records.iter_mut().chain(&mut moved.slow_path.stays);

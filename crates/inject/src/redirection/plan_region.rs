@@ -165,11 +165,11 @@ impl RegionPlan {
             clocks: clocks.0,
             records: redirection.patches.iter().map(entry).collect(),
         };
-        if let (Some(seat), [code, frames, ..]) = (&redirection.seat, &mut journal.records[..]) {
-            code.purpose = Purpose::Seat;
-            code.thunk = image_at + seat.code.start;
-            code.in_thunk = (seat.code.end - seat.code.start) as u16;
-            frames.purpose = Purpose::Seat;
+        if let (Some(body), [code, frames, ..]) = (&redirection.body, &mut journal.records[..]) {
+            code.purpose = Purpose::EntryBody;
+            code.thunk = image_at + body.code.start;
+            code.in_thunk = (body.code.end - body.code.start) as u16;
+            frames.purpose = Purpose::EntryBody;
         }
         let mut plan = RegionPlan {
             code: vec![0; region::SIZE as usize],
@@ -223,8 +223,8 @@ impl RegionPlan {
     /// Puts the slow path into the vDSO, too, in a program that is starting. Returns what is to be written first, and stays.
     pub fn put_slow_path(&mut self) -> Result<Vec<Record>> {
         let slow_path = std::mem::take(&mut self.slow_path);
-        if let Some(seat) = self.journal.records.first_mut().filter(|_| !slow_path.seat.is_empty()) {
-            seat.replacement = slow_path.seat;
+        if let Some(body) = self.journal.records.first_mut().filter(|_| !slow_path.body.is_empty()) {
+            body.replacement = slow_path.body;
         }
         for (at, bytes) in slow_path.descriptions {
             match self.vdso.get_mut(at as usize..) {

@@ -12,7 +12,7 @@ use object::elf::{FileHeader64, PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader64};
 use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
 
 use super::call_frames::{Frames, Table};
-use super::seat::{Seat, Source};
+use super::entry_body::{EntryBody, Source};
 use super::stub::end_of_file;
 use super::{EntryPatch, Purpose, Record, x86};
 use crate::remote::tail;
@@ -25,18 +25,18 @@ pub(crate) struct SlowPath {
     pub stays: Vec<Record>,
     /// What makes this a part of the vDSO.
     pub records: Vec<Record>,
-    /// The seat's code that goes there.
-    pub seat: Vec<u8>,
+    /// The body's code that goes there.
+    pub body: Vec<u8>,
     /// Changes of the image, whose call frame information then describes this code: offsets, and bytes.
     pub descriptions: Vec<(u64, [u8; 4])>,
 }
 
 impl SlowPath {
-    /// Plans the slow path of a seat, which `patch` puts into the vDSO at `base`, with the frames `all`. Adds the description of
+    /// Plans the slow path of a body, which `patch` puts into the vDSO at `base`, with the frames `all`. Adds the description of
     /// the displaced instructions to the region's `thunks`, at `thunks_at`. `None` if there is no room, or the vDSO is not
     /// understood.
     pub fn plan(
-        seat: &Seat,
+        body: &EntryBody,
         patch: &EntryPatch,
         source: Source<'_>,
         (vdso, base): (&[u8], u64),
@@ -58,7 +58,7 @@ impl SlowPath {
         let mut table = Table::read(vdso)?;
         let of_vdso = table.entries.len();
         let size = Table::size(of_vdso + functions.len() + 1);
-        let thunk = &seat.thunk;
+        let thunk = &body.thunk;
         let displaced = &thunk[..thunk.len() - x86::JUMP_BYTES];
         let code_size = part.end - part.start + thunk.len() as u64;
         let (table_at, code_at) = places(header, segments, vdso, size, code_size)?;
@@ -77,24 +77,24 @@ impl SlowPath {
         }
         let at = thunks_at + thunks.len().next_multiple_of(8) as u64;
         let copy = base + thunk_at..base + end;
-        let description = Frames::find(all, seat.kernels.clone())?.of_copy(vdso, displaced, copy, at, cie)?;
+        let description = Frames::find(all, body.kernels.clone())?.of_copy(vdso, displaced, copy, at, cie)?;
         table.entries.push((thunk_at, at.wrapping_sub(base)));
         let mut bytes = table.bytes(table_at)?;
         let both = bytes[Table::COUNT_AT..][..4].to_vec();
         let count = (of_vdso as u32).to_le_bytes();
         bytes[Table::COUNT_AT..][..4].copy_from_slice(&count);
-        let code = seat.copied(&part, base + code_at, source, (base + thunk_at, None), base + code_at);
+        let code = body.copied(&part, base + code_at, source, (base + thunk_at, None), base + code_at);
         let mut code = code.ok()?;
         code.extend(displaced);
         let displaced = displaced.len() as u64;
-        let back = base + seat.kernels.start + displaced;
+        let back = base + body.kernels.start + displaced;
         code.extend(x86::jump(64, base + thunk_at + displaced, back).ok()?);
-        let mut in_seat = patch.replacement.clone();
-        let seated = seat.code(patch.address, source, base + code_at).ok()?;
-        in_seat[..seated.len()].copy_from_slice(&seated);
+        let mut in_body = patch.replacement.clone();
+        let body_at = body.code(patch.address, source, base + code_at).ok()?;
+        in_body[..body_at.len()].copy_from_slice(&body_at);
 
         let record = |at: u64, original: &[u8], replacement: Vec<u8>| {
-            Record::new(base + at, original.to_vec(), replacement, Purpose::Seat)
+            Record::new(base + at, original.to_vec(), replacement, Purpose::EntryBody)
         };
         let linked_at = segments[load].p_vaddr(Little);
         let address = linked_at.wrapping_add(table_at);
@@ -121,7 +121,7 @@ impl SlowPath {
                 record(before, before_bytes, described),
                 record(table_at + Table::COUNT_AT as u64, &count, both),
             ],
-            seat: in_seat,
+            body: in_body,
             descriptions,
         })
     }

@@ -1,5 +1,5 @@
 //! Code in the kernel's vDSO, behind its file, to which an entry point jumps if the image's code is not in the vDSO itself
-//! (`seat.rs`). It compares its address with the one that it was made for. Programs move the vDSO, as restarters of checkpoints do,
+//! (`entry_body.rs`). It compares its address with the one that it was made for. Programs move the vDSO, as restarters of checkpoints do,
 //! and unmap all else: a moved stub continues in the kernel's function, which moves along, and never goes to the region.
 
 use fastpath_image::Isa;

@@ -156,39 +156,39 @@ fn the_images_code_has_call_frames_and_can_be_undone() {
     let base = 0x7fff_0000_0000;
     for (name, before) in kernels_vdsos() {
         let plan = region_for(&before, base, base - (1 << 20), ClockSet::ALL, false).unwrap();
-        let [seat, frames, entry] = &plan.journal.records[..] else {
+        let [body, frames, entry] = &plan.journal.records[..] else {
             panic!("{name}: {} changes", plan.journal.records.len());
         };
-        assert_eq!(seat.purpose, Purpose::Seat, "{name}");
-        let seated = seat.address..seat.address + seat.original.len() as u64;
+        assert_eq!(body.purpose, Purpose::EntryBody, "{name}");
+        let body_at = body.address..body.address + body.original.len() as u64;
         let jump = Isa::X86_64.facts().jump_target;
         let target = jump(&entry.replacement, entry.address).unwrap();
         assert!(
-            (seat.address..seat.address + u64::from(seat.in_thunk)).contains(&target),
+            (body.address..body.address + u64::from(body.in_thunk)).contains(&target),
             "{name}"
         );
         // What is not served goes from the image's code to the displaced instructions behind it, and the kernel's code.
-        let thunk = seat.address + u64::from(seat.in_thunk) + seat::MOVED.len() as u64;
+        let thunk = body.address + u64::from(body.in_thunk) + entry_body::MOVED.len() as u64;
         let displaced = &plan.journal.records[2].original;
         assert!(
-            seat.replacement[usize::from(seat.in_thunk) + seat::MOVED.len()..].starts_with(displaced),
+            body.replacement[usize::from(body.in_thunk) + entry_body::MOVED.len()..].starts_with(displaced),
             "{name}"
         );
         // A thread that is still in the region after a detach does not go to what was there.
-        let word = |bytes: &[u8]| seated.contains(&u64::from_le_bytes(bytes.try_into().unwrap()));
+        let word = |bytes: &[u8]| body_at.contains(&u64::from_le_bytes(bytes.try_into().unwrap()));
         let image = &plan.code[region::IMAGE as usize..region::HOOK as usize];
         assert!(!image.chunks_exact(8).any(word), "{name}");
         let copies: Vec<u64> = plan
             .moved
             .iter()
-            .filter(|moved| seated.contains(&moved.from))
+            .filter(|moved| body_at.contains(&moved.from))
             .map(|m| m.to)
             .collect();
         assert!(
-            copies.len() > 50 && !copies.iter().any(|to| seated.contains(to)),
+            copies.len() > 50 && !copies.iter().any(|to| body_at.contains(to)),
             "{name}"
         );
-        assert!(frames.replacement != frames.original && thunk < seated.end, "{name}");
+        assert!(frames.replacement != frames.original && thunk < body_at.end, "{name}");
         let mut now = before.clone();
         let mut write = |record: &Record, bytes: &[u8]| {
             let at = (record.address - base) as usize;
@@ -257,7 +257,7 @@ fn the_slow_path_is_behind_the_vdsos_file_and_only_it_stays() {
             ),
             stayed
         );
-        // The seat goes nowhere but to the page, and to where its call frames are.
+        // The body goes nowhere but to the page, and to where its call frames are.
         let load = records
             .iter()
             .find(|record| record.purpose == Purpose::SlowPath)
@@ -265,14 +265,14 @@ fn the_slow_path_is_behind_the_vdsos_file_and_only_it_stays() {
         let end = base + u64::from_le_bytes(load.replacement[..8].try_into().unwrap());
         let slow_path = load.thunk..load.thunk + u64::from(load.in_thunk);
         assert_eq!(slow_path.end, end, "{name}");
-        let seat = &records[0];
-        let code = &seat.replacement[..seat.in_thunk.into()];
-        let code = iced_x86::Decoder::with_ip(64, code, seat.address, 0).into_iter();
+        let body = &records[0];
+        let code = &body.replacement[..body.in_thunk.into()];
+        let code = iced_x86::Decoder::with_ip(64, code, body.address, 0).into_iter();
         let targets = code
             .filter(fastpath_code::rescue::is_branch)
             .map(|branch| branch.near_branch_target());
-        let seated = seat.address..seat.address + seat.replacement.len() as u64;
-        let out: Vec<u64> = targets.filter(|target| !seated.contains(target)).collect();
+        let body_at = body.address..body.address + body.replacement.len() as u64;
+        let out: Vec<u64> = targets.filter(|target| !body_at.contains(target)).collect();
         assert!(
             out.len() == 2 && out.iter().all(|target| slow_path.contains(target)),
             "{name}: {out:x?}"

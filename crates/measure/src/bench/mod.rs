@@ -6,9 +6,9 @@ mod subject;
 pub use row::{Ratios, Row};
 
 use crate::clocks::Clock;
+use crate::cost::Effort;
 use crate::functions::{Call, Functions};
 use crate::host::Host;
-use crate::price::Effort;
 use crate::timer::Timer;
 use crate::vdso::Vdso;
 use crate::{counter, path};

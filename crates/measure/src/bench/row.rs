@@ -2,8 +2,8 @@
 
 use super::BenchOptions;
 use super::subject::{Path, Subject};
+use crate::cost;
 use crate::functions::Call;
-use crate::price;
 use crate::stats::{Spread, Summary, tenths, thousandths};
 use crate::timer::Timer;
 use serde::Serialize;
@@ -77,7 +77,7 @@ pub(super) fn measure(
             let subject = &subjects[index];
             rounds[index]
                 .1
-                .push(price::batch(timer, calls(subject.path), &subject.repeat));
+                .push(cost::batch(timer, calls(subject.path), &subject.repeat));
         }
         is_done();
     }

@@ -2,7 +2,7 @@
 
 use super::Backward;
 use super::baseline::Baseline;
-use super::price::Price;
+use super::cost::Cost;
 use super::route::Route;
 use crate::clocks::{Clock, Kind};
 use crate::functions::Call;
@@ -21,7 +21,7 @@ pub(super) struct Limits<'a> {
 pub(super) struct Seen<'a> {
     pub clock: Clock,
     pub route: &'a Route,
-    pub price: Option<Price>,
+    pub cost: Option<Cost>,
     pub backward: Option<Backward>,
 }
 
@@ -47,58 +47,58 @@ pub(super) fn judge(limits: &Limits, seen: &Seen, baseline: Option<&Baseline>) -
     match (route.path, &route.why) {
         (Path::Unsupported, _) => return Err(Broken(format!("{call} is not supported by this kernel"))),
         // If every path is allowed, the path need not be known, as long as the cost is.
-        (Path::Unknown, why) if seen.price.is_none() || !limits.paths.is_empty() => {
+        (Path::Unknown, why) if seen.cost.is_none() || !limits.paths.is_empty() => {
             let why = why.as_deref().unwrap_or("its path could not be established");
             return Err(Unknown(format!("{call}: {why}")));
         }
         _ => {}
     }
-    let Some(price) = seen.price else {
+    let Some(cost) = seen.cost else {
         return Err(match route.path {
             Path::Syscall => Broken(format!("{call} goes by system call, and that is forbidden here")),
             _ => Unknown(format!("{call}: its cost could not be measured")),
         });
     };
-    clock_read(limits, seen, price)?;
-    baseline.map_or(Ok(()), |baseline| against(baseline, limits.tolerance, seen, price))
+    clock_read(limits, seen, cost)?;
+    baseline.map_or(Ok(()), |baseline| against(baseline, limits.tolerance, seen, cost))
 }
 
-fn clock_read(limits: &Limits, seen: &Seen, price: Price) -> Result<(), Complaint> {
+fn clock_read(limits: &Limits, seen: &Seen, cost: Cost) -> Result<(), Complaint> {
     let (call, path) = (Call::ClockGettime(seen.clock), seen.route.path);
     if !limits.paths.is_empty() && !limits.paths.contains(&path) {
         let allowed: Vec<&str> = limits.paths.iter().map(|path| word(*path)).collect();
         return Err(Broken(format!(
             "{call} goes by {} ({:.1} ns), not by {}",
             word(path),
-            price.call,
+            cost.call,
             allowed.join(" or ")
         )));
     }
-    if price.call > limits.max_ns {
+    if cost.call > limits.max_ns {
         return Err(Broken(format!(
             "{call} costs {:.1} ns by {}, more than {} ({:.1} counter reads)",
-            price.call,
+            cost.call,
             word(path),
             limits.max_ns,
-            price.to_counter
+            cost.to_counter
         )));
     }
     // In units of the system call and of the counter, as they were measured beside it.
-    let in_system_calls = price.to_syscall.map(|ratio| price.to_counter / ratio);
+    let in_system_calls = cost.to_syscall.map(|ratio| cost.to_counter / ratio);
     let is_vdso = matches!(path, Path::Vdso | Path::Fastpath) && seen.clock.kind() == Kind::Counter;
-    if is_vdso && costs_too_much(price.to_counter, in_system_calls, Some(1.0)) {
+    if is_vdso && costs_too_much(cost.to_counter, in_system_calls, Some(1.0)) {
         return Err(Broken(format!(
             "{call} costs {:.1} ns by {}: {:.1} counter reads, {:.2} system calls",
-            price.call,
+            cost.call,
             word(path),
-            price.to_counter,
-            price.to_syscall.unwrap_or_default()
+            cost.to_counter,
+            cost.to_syscall.unwrap_or_default()
         )));
     }
     Ok(())
 }
 
-fn against(baseline: &Baseline, tolerance: f64, seen: &Seen, price: Price) -> Result<(), Complaint> {
+fn against(baseline: &Baseline, tolerance: f64, seen: &Seen, cost: Cost) -> Result<(), Complaint> {
     let call = Call::ClockGettime(seen.clock);
     let Some(before) = baseline.remembered(&call.to_string()) else {
         return Err(Unknown(format!("{call}: the baseline does not have it")));
@@ -108,15 +108,15 @@ fn against(baseline: &Baseline, tolerance: f64, seen: &Seen, price: Price) -> Re
         return Err(Broken(format!(
             "{call} goes by {} ({:.1} ns), by {} in the baseline",
             word(seen.route.path),
-            price.call,
+            cost.call,
             before.path
         )));
     }
     let grown = |now: f64, then: Option<f64>| then.filter(|then| now > tolerance * then);
-    if let Some(then) = grown(price.to_counter, before.counter_reads) {
+    if let Some(then) = grown(cost.to_counter, before.counter_reads) {
         return Err(Broken(format!(
             "{call} costs {:.2} counter reads ({:.1} ns), {then:.2} in the baseline",
-            price.to_counter, price.call
+            cost.to_counter, cost.call
         )));
     }
     Ok(())
@@ -124,7 +124,7 @@ fn against(baseline: &Baseline, tolerance: f64, seen: &Seen, price: Price) -> Re
 
 /// Describes a call that passes.
 pub(super) fn in_words(seen: &Seen) -> String {
-    let ns = seen.price.map_or(f64::NAN, |price| price.call);
+    let ns = seen.cost.map_or(f64::NAN, |cost| cost.call);
     format!(
         "{} {ns:.1} ns by {}",
         Call::ClockGettime(seen.clock),
@@ -169,7 +169,7 @@ mod tests {
         let seen = Seen {
             clock,
             route: &route(path),
-            price: Some(Price::sample(ns, 15.0, Some(140.0))),
+            cost: Some(Cost::sample(ns, 15.0, Some(140.0))),
             backward: None,
         };
         judge(&limits, &seen, baseline)
@@ -203,7 +203,7 @@ mod tests {
         let seen = Seen {
             clock: MONOTONIC,
             route: &route(Path::Vdso),
-            price: Some(Price::sample(20.0, 15.0, Some(140.0))),
+            cost: Some(Cost::sample(20.0, 15.0, Some(140.0))),
             backward: Some(Backward {
                 way: "between threads",
                 steps: Steps {
@@ -245,7 +245,7 @@ mod tests {
         let seen = Seen {
             clock: MONOTONIC,
             route: &route,
-            price: Some(Price::sample(20.0, 15.0, Some(140.0))),
+            cost: Some(Cost::sample(20.0, 15.0, Some(140.0))),
             backward: None,
         };
         let expected = Unknown("clock_gettime MONOTONIC: no seccomp".to_owned());
@@ -278,7 +278,7 @@ mod tests {
         let seen = Seen {
             clock: MONOTONIC,
             route: &route(Path::Syscall),
-            price: Some(Price::sample(140.0, 15.0, Some(140.0))),
+            cost: Some(Cost::sample(140.0, 15.0, Some(140.0))),
             backward: None,
         };
         let why = broken(judge(&limits, &seen, Some(&baseline("vdso", 1.3))));

@@ -6,8 +6,8 @@
 //! never a slow one fast, so the best measurement counts.
 
 mod baseline;
+mod cost;
 mod judge;
-mod price;
 mod route;
 
 pub use baseline::{Baseline, Remembered};
@@ -20,8 +20,8 @@ use crate::path::Path;
 use crate::stats::{tenths, thousandths};
 use crate::timer::Timer;
 use crate::{Limit, Steps, monotonicity};
+use cost::Cost;
 use judge::{Complaint, Limits};
-use price::Price;
 use route::Route;
 use serde::Serialize;
 use std::time::Duration;
@@ -104,7 +104,7 @@ pub struct Checked {
 struct Look {
     clock: Clock,
     route: Route,
-    price: Option<Price>,
+    cost: Option<Cost>,
     backward: Option<Backward>,
 }
 
@@ -172,12 +172,12 @@ pub fn guard(options: &GuardOptions) -> GuardReport {
                 .map(|(route, clock)| Look {
                     clock: *clock,
                     route,
-                    price: None,
+                    cost: None,
                     backward: None,
                 })
                 .collect();
             look_for_backward_steps(&mut looks);
-            looks.iter_mut().for_each(|look| look.price(&timer));
+            looks.iter_mut().for_each(|look| look.cost(&timer));
         } else {
             let ns_per_tick = timer.ns_per_tick();
             for look in looks.iter_mut().filter(|look| is_open(look, looked - 1, ns_per_tick)) {
@@ -217,12 +217,12 @@ fn look_for_backward_steps(looks: &mut [Look]) {
 }
 
 impl Look {
-    fn price(&mut self, timer: &Timer) {
+    fn cost(&mut self, timer: &Timer) {
         if self.route.is_callable {
-            let price = Price::measure(timer, self.clock, self.route.syscall_works);
-            self.price = Some(match self.price {
-                Some(before) => before.best(price),
-                None => price,
+            let cost = Cost::measure(timer, self.clock, self.route.syscall_works);
+            self.cost = Some(match self.cost {
+                Some(before) => before.best(cost),
+                None => cost,
             });
         }
     }
@@ -231,7 +231,7 @@ impl Look {
         if !allowed.is_empty() && !allowed.contains(&self.route.path) {
             self.route = route::of_all(&[self.clock]).remove(0);
         }
-        self.price(timer);
+        self.cost(timer);
     }
 
     /// Returns whether every call enters the kernel, and no page in this process could answer a little later.
@@ -244,7 +244,7 @@ impl Look {
         judge::Seen {
             clock: self.clock,
             route: &self.route,
-            price: self.price.map(|price| price.in_ns(ns_per_tick)),
+            cost: self.cost.map(|cost| cost.in_ns(ns_per_tick)),
             backward: self.backward,
         }
     }
@@ -269,9 +269,9 @@ fn report(
     for look in looks {
         let seen = look.seen(ns_per_tick);
         let judged = judge::judge(limits, &seen, baseline);
-        let price = seen.price;
-        if let Some(price) = price {
-            report.counter_ns = least(report.counter_ns, tenths(price.counter));
+        let cost = seen.cost;
+        if let Some(cost) = cost {
+            report.counter_ns = least(report.counter_ns, tenths(cost.counter));
         }
         let complaint = match &judged {
             Ok(()) => None,
@@ -285,9 +285,9 @@ fn report(
         report.calls.push(Checked {
             call: Call::ClockGettime(look.clock).to_string(),
             path: look.route.path,
-            ns: price.map(|price| tenths(price.call)),
-            counter_reads: price.map(|price| thousandths(price.to_counter)),
-            system_calls: price.and_then(|price| price.to_syscall).map(thousandths),
+            ns: cost.map(|cost| tenths(cost.call)),
+            counter_reads: cost.map(|cost| thousandths(cost.to_counter)),
+            system_calls: cost.and_then(|cost| cost.to_syscall).map(thousandths),
             backward: look.backward.map(|backward| backward.steps),
             complaint,
         });
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn every_call_is_seen_with_its_path_and_its_price() {
+    fn every_call_is_seen_with_its_path_and_its_cost() {
         let report = guard(&options());
         assert_eq!(report.calls.len(), 2);
         for checked in &report.calls {

@@ -3,8 +3,8 @@
 
 pub(crate) mod fleet;
 pub(crate) mod pairs;
-pub(crate) mod payers;
 pub(crate) mod scale;
+pub(crate) mod spenders;
 pub(crate) mod spread;
 
 use crate::nanoseconds::{Nanoseconds, in_words};

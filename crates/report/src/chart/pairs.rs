@@ -2,7 +2,7 @@
 
 use super::scale::{AXIS, Linear, Rows, of_time, percent};
 use super::{figure, of_counter, shape};
-use crate::data::{Host, Prices};
+use crate::data::{Costs, Host};
 use crate::nanoseconds::{Nanoseconds, figure as number, in_words};
 use fastpath_measure::Path;
 use maud::{Markup, html};
@@ -21,8 +21,8 @@ struct Pair<'a> {
 }
 
 /// Returns the chart, or `None` if there is nothing to compare.
-pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Option<Markup> {
-    let pairs: Vec<Pair> = prices
+pub(crate) fn chart(id: &str, host: &Host, costs: &Costs, at: &str) -> Option<Markup> {
+    let pairs: Vec<Pair> = costs
         .clocks
         .iter()
         .enumerate()

@@ -3,7 +3,7 @@
 
 use super::scale::{AXIS, Log, Rows, of_time, percent};
 use super::{figure, of_counter, shape};
-use crate::data::{Host, Prices};
+use crate::data::{Costs, Host};
 use crate::distribution::Distribution;
 use crate::nanoseconds::{Nanoseconds, in_words, round_figure};
 use fastpath_measure::Path;
@@ -14,24 +14,24 @@ const TEXT: u32 = 20;
 const STRIP: u32 = 26;
 
 /// Returns the chart. `at` is the path of the host's costs in the data.
-pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Markup {
-    let has_fastpath = prices.clocks.iter().any(|clock| clock.fastpath.is_some());
+pub(crate) fn chart(id: &str, host: &Host, costs: &Costs, at: &str) -> Markup {
+    let has_fastpath = costs.clocks.iter().any(|clock| clock.fastpath.is_some());
     let rows = Rows {
-        count: prices.clocks.len(),
+        count: costs.clocks.len(),
         text: TEXT,
         drawing: if has_fastpath { 2 * STRIP } else { STRIP },
         gap: 10,
         last_higher: 0,
     };
     let counter = host.probe.host.counter_ns;
-    let axis = axis(prices, counter);
+    let axis = axis(costs, counter);
     let description = format!(
         "Histograms of {} samples of each of {} clocks, on a logarithmic axis of nanoseconds. The table below has the figures.",
-        prices.clocks.first().map_or(0, |clock| clock.now.samples),
-        prices.clocks.len()
+        costs.clocks.first().map_or(0, |clock| clock.now.samples),
+        costs.clocks.len()
     );
     let caption = html! {
-        "Each sample is the mean of " (prices.calls_per_sample) " calls in a row. Areas grow with the square root of how many samples lie "
+        "Each sample is the mean of " (costs.calls_per_sample) " calls in a row. Areas grow with the square root of how many samples lie "
         "there, so that rare ones are visible. "
         span.key { span.bar {} " half are cheaper (p50)" }
         span.key { span.dash {} " 99 of 100 are (p99)" }
@@ -42,7 +42,7 @@ pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Markup 
     let drawing = html! {
         (rows.grid(&axis.ticks(), |ns| axis.place(ns), of_time))
         @if let Some(counter) = counter { (rows.line("counter", axis.place(counter.get()), Some(&of_counter(counter)))) }
-        @for (index, clock) in prices.clocks.iter().enumerate() {
+        @for (index, clock) in costs.clocks.iter().enumerate() {
             @let top = rows.top(index);
             @let line = top + TEXT + STRIP;
             @let path = path_of(host, &clock.clock);
@@ -69,9 +69,9 @@ pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Markup 
 }
 
 /// Returns an axis that omits the most disturbed samples: one in thousands would leave no width to the others.
-fn axis(prices: &Prices, counter: Option<Nanoseconds>) -> Log {
+fn axis(costs: &Costs, counter: Option<Nanoseconds>) -> Log {
     let spreads = || {
-        prices
+        costs
             .clocks
             .iter()
             .flat_map(|clock| [Some(&clock.now), clock.fastpath.as_ref()])

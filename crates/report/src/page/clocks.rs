@@ -1,10 +1,10 @@
 //! Paths and costs of clocks and functions, now and with fastpath.
 
 use super::host::why_missing;
-use super::number::{count, price, price_cell};
+use super::number::{cost, cost_cell, count};
 use super::{heading, scrolling};
 use crate::chart::{pairs, shape, spread};
-use crate::data::{Host, Part, Prices};
+use crate::data::{Costs, Host, Part};
 use crate::nanoseconds::Nanoseconds;
 use crate::words::{breakable, sentence, shown};
 use fastpath_measure::{CallVerdict, Path};
@@ -16,16 +16,16 @@ pub(super) fn section(host: &Host, index: usize, level: u8) -> Markup {
     html! {
         section aria-labelledby={ (id) "-clocks" } {
             (heading(level, &format!("{id}-clocks"), "Clocks: path and cost"))
-            @if let Some(prices) = &host.prices {
-                (spread::chart(&format!("{id}-spread"), host, prices, &format!("{at}/prices")))
+            @if let Some(costs) = &host.costs {
+                (spread::chart(&format!("{id}-spread"), host, costs, &format!("{at}/costs")))
             }
             (clocks(host, &at))
         }
         section aria-labelledby={ (id) "-fastpath" } {
             (heading(level, &format!("{id}-fastpath"), "Now and with fastpath"))
-            @let prices = host.prices.as_ref();
-            @match prices.and_then(|prices| Some((prices, pairs::chart(&format!("{id}-pairs"), host, prices, &format!("{at}/prices"))?))) {
-                Some((prices, chart)) => { (chart) (comparison(prices, &format!("{at}/prices"))) },
+            @let costs = host.costs.as_ref();
+            @match costs.and_then(|costs| Some((costs, pairs::chart(&format!("{id}-pairs"), host, costs, &format!("{at}/costs"))?))) {
+                Some((costs, chart)) => { (chart) (comparison(costs, &format!("{at}/costs"))) },
                 None => (why_missing(host, Part::Fastpath)),
             }
         }
@@ -40,11 +40,11 @@ pub(super) fn section(host: &Host, index: usize, level: u8) -> Markup {
 
 fn clocks(host: &Host, at: &str) -> Markup {
     let spread_of = |name: &str| {
-        let clocks = &host.prices.as_ref()?.clocks;
+        let clocks = &host.costs.as_ref()?.clocks;
         let index = clocks.iter().position(|clock| clock.clock == name)?;
-        Some((&clocks[index].now, format!("{at}/prices/clocks/{index}/now")))
+        Some((&clocks[index].now, format!("{at}/costs/clocks/{index}/now")))
     };
-    let has_spread = host.prices.is_some();
+    let has_spread = host.costs.is_some();
     let explained = host.probe.clocks.iter().any(|clock| clock.why.is_some());
     let best = if has_spread { "Probe" } else { "Cost" };
     let table = html! {
@@ -80,18 +80,18 @@ fn clocks(host: &Host, at: &str) -> Markup {
                         th scope="row" { (breakable(&clock.clock)) }
                         td { (verdict(clock.verdict)) }
                         td { (path(clock.path, &at)) }
-                        (price_cell(&format!("{at}/ns"), clock.ns))
+                        (cost_cell(&format!("{at}/ns"), clock.ns))
                         @if has_spread {
                             @match spread_of(&clock.clock) {
                                 Some((spread, at)) => {
-                                    (price_cell(&format!("{at}/p50_ns"), Some(spread.p50_ns)))
-                                    (price_cell(&format!("{at}/p99_ns"), Some(spread.p99_ns)))
-                                    (price_cell(&format!("{at}/max_ns"), Some(spread.max_ns)))
+                                    (cost_cell(&format!("{at}/p50_ns"), Some(spread.p50_ns)))
+                                    (cost_cell(&format!("{at}/p99_ns"), Some(spread.p99_ns)))
+                                    (cost_cell(&format!("{at}/max_ns"), Some(spread.max_ns)))
                                 },
                                 None => { @for _ in 0..3 { td.number { span.none { "–" } } } },
                             }
                         }
-                        (price_cell(&format!("{at}/syscall_ns"), clock.syscall_ns))
+                        (cost_cell(&format!("{at}/syscall_ns"), clock.syscall_ns))
                         @if explained { (why(clock.why.as_deref())) }
                     }
                 }
@@ -101,7 +101,7 @@ fn clocks(host: &Host, at: &str) -> Markup {
     scrolling("Table of clocks", table)
 }
 
-fn comparison(prices: &Prices, at: &str) -> Markup {
+fn comparison(costs: &Costs, at: &str) -> Markup {
     let times = |now: Nanoseconds, then: Nanoseconds| match then.get() {
         0.0 => "–".to_owned(),
         then => format!("{:.1}×", now.get() / then),
@@ -123,16 +123,16 @@ fn comparison(prices: &Prices, at: &str) -> Markup {
                 }
             }
             tbody {
-                @for (index, clock) in prices.clocks.iter().enumerate() {
+                @for (index, clock) in costs.clocks.iter().enumerate() {
                     @if let Some(fastpath) = &clock.fastpath {
                         @let at = format!("{at}/clocks/{index}");
                         @let ours = format!("{at}/fastpath");
                         tr {
                             th scope="row" { (breakable(&clock.clock)) }
-                            (price_cell(&format!("{at}/now/p50_ns"), Some(clock.now.p50_ns)))
-                            (price_cell(&format!("{ours}/p50_ns"), Some(fastpath.p50_ns)))
-                            (price_cell(&format!("{ours}/p99_ns"), Some(fastpath.p99_ns)))
-                            (price_cell(&format!("{ours}/max_ns"), Some(fastpath.max_ns)))
+                            (cost_cell(&format!("{at}/now/p50_ns"), Some(clock.now.p50_ns)))
+                            (cost_cell(&format!("{ours}/p50_ns"), Some(fastpath.p50_ns)))
+                            (cost_cell(&format!("{ours}/p99_ns"), Some(fastpath.p99_ns)))
+                            (cost_cell(&format!("{ours}/max_ns"), Some(fastpath.max_ns)))
                             td.number { (times(clock.now.p50_ns, fastpath.p50_ns)) }
                             td.number { (count(&format!("{ours}/samples"), fastpath.samples)) }
                         }
@@ -166,8 +166,8 @@ fn functions(host: &Host, at: &str) -> Markup {
                         th scope="row" { (breakable(&function.function)) }
                         td { (verdict(function.verdict)) }
                         td { (path(function.path, &at)) }
-                        (price_cell(&format!("{at}/ns"), function.ns))
-                        (price_cell(&format!("{at}/syscall_ns"), function.syscall_ns))
+                        (cost_cell(&format!("{at}/ns"), function.ns))
+                        (cost_cell(&format!("{at}/syscall_ns"), function.syscall_ns))
                         @if explained { (why(function.why.as_deref())) }
                     }
                 }
@@ -178,7 +178,7 @@ fn functions(host: &Host, at: &str) -> Markup {
                 "vsyscall page: " (shown(&vsyscall.mode))
                 @for (index, entry) in vsyscall.entries.iter().enumerate() {
                     @if entry.ns.is_some() {
-                        ", " (shown(&entry.function)) " " (price(&format!("{at}/probe/vsyscall/entries/{index}/ns"), entry.ns)) " ns"
+                        ", " (shown(&entry.function)) " " (cost(&format!("{at}/probe/vsyscall/entries/{index}/ns"), entry.ns)) " ns"
                     }
                 }
             }

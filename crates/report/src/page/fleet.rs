@@ -1,7 +1,7 @@
 //! Many hosts: a table, the worst first, and each host below it.
 
 use super::host::{self, vdso};
-use super::number::{count, price_cell};
+use super::number::{cost_cell, count};
 use super::{badge, banner, clocks, scrolling};
 use crate::chart;
 use crate::data::Host;
@@ -102,8 +102,8 @@ fn row(host: &Host, label: &str, index: usize) -> Markup {
             th scope="row" { a href={ "#h" (index) "-host" } { (breakable(label)) } }
             td data-sort=(host.verdict() as u8) { (badge(host.verdict())) }
             td { @match monotonic { Some(clock) => (clocks::path(clock.path, &at)), None => span.none { "–" } } }
-            (price_cell(&format!("{at}/ns"), monotonic.and_then(|clock| clock.ns)))
-            (price_cell(&format!("{at}/syscall_ns"), monotonic.and_then(|clock| clock.syscall_ns)))
+            (cost_cell(&format!("{at}/ns"), monotonic.and_then(|clock| clock.ns)))
+            (cost_cell(&format!("{at}/syscall_ns"), monotonic.and_then(|clock| clock.syscall_ns)))
             td.number data-sort=(slow) { (slow) }
             td { (shown(facts.clocksource.as_deref().unwrap_or("unknown"))) }
             td { (vdso(facts)) }

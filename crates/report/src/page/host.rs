@@ -1,6 +1,6 @@
 //! The sections about one host.
 
-use super::number::{count, price};
+use super::number::{cost, count};
 use super::{clocks, evidence, heading, trace};
 use crate::data::{Host, HostFacts, Part};
 use crate::words::{date, ended, sentence, shown};
@@ -39,7 +39,7 @@ fn facts(host: &Host, at: &str) -> Markup {
     if let Some(counter) = &facts.counter {
         let read = html! {
             (shown(counter)) ", a read "
-            @if facts.counter_ns.is_some() { (price(&format!("{at}/counter_ns"), facts.counter_ns)) " ns" } @else { "is not allowed" }
+            @if facts.counter_ns.is_some() { (cost(&format!("{at}/counter_ns"), facts.counter_ns)) " ns" } @else { "is not allowed" }
         };
         rows.push(("Counter", read));
     }
@@ -81,7 +81,7 @@ pub(super) fn step(step: &Remedy, hosts: Option<Markup>) -> Markup {
     html! {
         li {
             span.when { (step.when.words()) } " " (sentence(&ended(&step.does)))
-            @if !step.price.is_empty() { span.aside { " Cost: " (sentence(&step.price)) "." } }
+            @if !step.cost.is_empty() { span.aside { " Cost: " (sentence(&step.cost)) "." } }
             @if let Some(hosts) = hosts { div.on { (hosts) } }
         }
     }

@@ -9,7 +9,7 @@ pub(super) fn value(at: &str, value: f64, text: &str) -> Markup {
 }
 
 /// Renders a cost without its unit; a dash if it is missing.
-pub(super) fn price(at: &str, ns: Option<Nanoseconds>) -> Markup {
+pub(super) fn cost(at: &str, ns: Option<Nanoseconds>) -> Markup {
     match ns {
         Some(ns) => value(at, ns.get(), &figure(ns.get())),
         None => html! { span.none { "–" } },
@@ -22,6 +22,6 @@ pub(super) fn count(at: &str, number: u64) -> Markup {
 }
 
 /// Renders a table cell with a cost.
-pub(super) fn price_cell(at: &str, ns: Option<Nanoseconds>) -> Markup {
-    html! { td.number data-sort=(ns.map_or(String::new(), |ns| ns.get().to_string())) { (price(at, ns)) } }
+pub(super) fn cost_cell(at: &str, ns: Option<Nanoseconds>) -> Markup {
+    html! { td.number data-sort=(ns.map_or(String::new(), |ns| ns.get().to_string())) { (cost(at, ns)) } }
 }

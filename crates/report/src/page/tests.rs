@@ -137,7 +137,7 @@ fn names_from_outside_stay_names() {
     host.probe.isa = HOSTILE.to_owned();
     host.probe.clocks[0].clock = HOSTILE.to_owned();
     host.probe.clocks[0].why = Some(HOSTILE.to_owned());
-    host.prices.as_mut().unwrap().clocks[0].clock = HOSTILE.to_owned();
+    host.costs.as_mut().unwrap().clocks[0].clock = HOSTILE.to_owned();
     host.probe.functions[0].function = HOSTILE.to_owned();
     host.probe.vsyscall.as_mut().unwrap().mode = HOSTILE.to_owned();
     let doctor = host.doctor.as_mut().unwrap();

@@ -1,9 +1,9 @@
 //! The processes that make system calls to read clocks.
 
 use super::host::why_missing;
-use super::number::{count, price_cell, value};
+use super::number::{cost_cell, count, value};
 use super::{heading, scrolling};
-use crate::chart::payers::{self, share_figure};
+use crate::chart::spenders::{self, share_figure};
 use crate::data::{Host, Part, Row, Trace};
 use crate::words::{breakable, plural, sentence, shown};
 use maud::{Markup, html};
@@ -32,7 +32,7 @@ fn counted(trace: &Trace, index: usize) -> Markup {
             @if trace.lost.process_events > 0 { " Names may be wrong or missing, because some process events were lost." }
         }
         @if !trace.rows.is_empty() {
-            @if let Some(chart) = payers::chart(&format!("h{index}-payers"), trace, &at) { (chart) }
+            @if let Some(chart) = spenders::chart(&format!("h{index}-spenders"), trace, &at) { (chart) }
             (table(trace, &at))
         }
     }
@@ -72,7 +72,7 @@ fn of_row(row: &Row, at: &str) -> Markup {
             }
             td { (breakable(&row.call)) @if let Some(clock) = &row.clock { " " (breakable(clock)) } }
             td.number { (value(&format!("{at}/calls_per_second"), row.calls_per_second, &rate(row.calls_per_second))) }
-            (price_cell(&format!("{at}/price_ns"), row.price_ns))
+            (cost_cell(&format!("{at}/cost_ns"), row.cost_ns))
             td.number {
                 @match row.cpu_percent {
                     Some(share) => (value(&format!("{at}/cpu_percent"), share, &share_figure(share))),

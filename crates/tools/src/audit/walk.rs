@@ -53,7 +53,7 @@ pub fn audit(paths: &[PathBuf], options: &AuditOptions, progress: &Progress) -> 
         progress,
         gathered: Mutex::default(),
         seen: Mutex::default(),
-        may_meet_again: paths.len() > 1,
+        may_come_again: paths.len() > 1,
     };
     let mut asked_for = HashSet::new();
     for path in paths {
@@ -74,7 +74,7 @@ struct Audit<'a> {
     /// Device and inode of files that may be found again, and are judged only once.
     seen: Mutex<HashSet<(u64, u64)>>,
     /// Whether any file may be found again, because one path may lie below another.
-    may_meet_again: bool,
+    may_come_again: bool,
 }
 
 impl Audit<'_> {
@@ -173,7 +173,7 @@ impl Audit<'_> {
         self.gathered(|gathered| gathered.give_up(path.display().to_string(), why));
     }
 
-    fn is_first_meeting(&self, meta: &Metadata) -> bool {
+    fn is_first_visit(&self, meta: &Metadata) -> bool {
         let mut seen = self.seen.lock().unwrap_or_else(|e| e.into_inner());
         seen.insert((meta.dev(), meta.ino()))
     }
@@ -183,8 +183,8 @@ impl Audit<'_> {
         if !meta.is_file() {
             return;
         }
-        let may_meet_again = self.may_meet_again || meta.nlink() > 1;
-        if may_meet_again && !self.is_first_meeting(meta) {
+        let may_come_again = self.may_come_again || meta.nlink() > 1;
+        if may_come_again && !self.is_first_visit(meta) {
             return;
         }
         self.progress.add(meta.len());

@@ -69,7 +69,7 @@ pub struct Row {
     /// Mean rate over the whole duration.
     pub calls_per_second: f64,
     /// Measured cost of such a call on this host.
-    pub price_ns: Option<f64>,
+    pub cost_ns: Option<f64>,
     /// Cost of all these calls, as a share of one CPU.
     pub cpu_percent: Option<f64>,
     /// Reason why the calls entered the kernel.

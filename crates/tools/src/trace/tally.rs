@@ -20,7 +20,7 @@ impl Host {
     }
 
     /// Returns the cost of such a call on this host; `None` for one of a 32-bit program, which is not measured.
-    fn price_ns(&self, site: &Site) -> Option<f64> {
+    fn cost_ns(&self, site: &Site) -> Option<f64> {
         let probe = match site.abi {
             Abi::Native => &self.native,
             Abi::Compat => return None,
@@ -128,7 +128,7 @@ impl Tally {
             let Some(image) = self.processes.image(key.pid, key.since_ns) else {
                 continue;
             };
-            let price_ns = host.price_ns(&site);
+            let cost_ns = host.cost_ns(&site);
             let calls_per_second = calls as f64 / elapsed.as_secs_f64().max(1e-9);
             rows.push(Row {
                 pid: key.pid,
@@ -140,8 +140,8 @@ impl Tally {
                 abi: key.abi.name(),
                 calls,
                 calls_per_second: round(calls_per_second, 10.0),
-                price_ns: price_ns.map(|ns| round(ns, 10.0)),
-                cpu_percent: price_ns.map(|ns| round(calls_per_second * ns / 1e7, 1000.0)),
+                cost_ns: cost_ns.map(|ns| round(ns, 10.0)),
+                cpu_percent: cost_ns.map(|ns| round(calls_per_second * ns / 1e7, 1000.0)),
                 why: key.why,
                 says: key.why.says(),
                 callers: self.callers(&key, &sites, calls),

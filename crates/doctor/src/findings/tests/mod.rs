@@ -143,7 +143,7 @@ fn what_fastpath_passes_on_is_not_blamed_on_an_old_kernel() {
 #[test]
 fn expensive_system_calls_are_explained_by_the_mitigations() {
     let report = report(samples::mitigated());
-    let found = finding(&report, "system-calls-dear");
+    let found = finding(&report, "system-calls-expensive");
     assert_eq!(found.severity, Severity::Note);
     assert!(found.because[0].says.contains("mds, meltdown"), "{found:?}");
 }
@@ -260,13 +260,13 @@ fn a_counter_that_nobody_vouches_for_is_a_risk_and_no_sickness() {
 }
 
 #[test]
-fn a_counter_that_traps_is_dear_whatever_the_kernel_runs_on() {
+fn a_counter_that_traps_is_expensive_whatever_the_kernel_runs_on() {
     let mut facts = samples::healthy();
     facts.counter.read_ns = Some(1400.0);
     facts.machine.hypervisor = Some("VMware".to_owned());
     let report = report(facts);
     assert_eq!(report.verdict, Verdict::Slow);
-    assert!(finding(&report, "counter-dear").because[0].says.contains("VMware"));
+    assert!(finding(&report, "counter-expensive").because[0].says.contains("VMware"));
 }
 
 #[test]

@@ -13,8 +13,8 @@ use fastpath_page::{ClockSet, Grant, Reader};
 use fastpath_protocol::{Code, RequestRefusal, status};
 use fastpath_publish::{Handle, Member, Offsets, SharedPage, counter};
 
+use crate::account::Account;
 use crate::lease::{Lease, Plan, is_page_read, reopen};
-use crate::payer::Payer;
 use crate::peer::{Peer, Process};
 
 /// Limits of users.
@@ -59,14 +59,14 @@ const MOST_PAGES: usize = 32_768;
 /// A page of a daemon that has ended, and the process that maps it.
 pub(crate) struct Found {
     pub process: Process,
-    pub payer: Payer,
+    pub account: Account,
     pub page: SharedPage,
     pub lease: Lease,
 }
 
 struct Entry {
     process: Process,
-    payer: Payer,
+    account: Account,
     inode: u64,
     member: Arc<Member>,
     lease: Lease,
@@ -84,14 +84,14 @@ impl Entry {
 }
 
 /// All pages.
-pub(crate) struct Book {
+pub(crate) struct Registry {
     entries: BTreeMap<u64, Entry>,
     /// Pages that are not published any more, but that another process still has: they count while they take memory.
     held: VecDeque<Entry>,
     next_id: u64,
     /// Id at which the next sweep continues.
     swept: u64,
-    of_user: HashMap<Payer, usize>,
+    of_user: HashMap<Account, usize>,
     of_containers: usize,
     inodes: HashSet<u64>,
     limits: Limits,
@@ -100,11 +100,11 @@ pub(crate) struct Book {
     publisher: Handle,
 }
 
-impl Book {
-    /// Creates an empty book, whose pages `publisher` keeps. They are marked as `keeper`'s
+impl Registry {
+    /// Creates an empty registry, whose pages `publisher` keeps. They are marked as `keeper`'s
     /// ([`crate::sockets::Listener::keeper`]).
-    pub(crate) fn new(publisher: Handle, limits: Limits, keeper: u64) -> Book {
-        Book {
+    pub(crate) fn new(publisher: Handle, limits: Limits, keeper: u64) -> Registry {
+        Registry {
             entries: BTreeMap::new(),
             held: VecDeque::new(),
             next_id: 1,
@@ -122,25 +122,25 @@ impl Book {
     pub(crate) fn open(
         &mut self,
         name: &CStr,
-        (process, payer): (Process, Payer),
+        (process, account): (Process, Account),
         clocks: ClockSet,
         offsets: Offsets,
         mailbox: Option<OwnedFd>,
         plan: Option<Plan>,
     ) -> Result<Grant, RequestRefusal> {
         let trouble = |what: &str, error: io::Error| RequestRefusal::new(Code::Internal, format!("{what}: {error}"));
-        let has = self.of_user.get(&payer).copied().unwrap_or(0);
-        if !payer.is_root() && has >= self.limits.pages_per_user {
-            let whose = match payer {
-                Payer::User(uid) => format!("user {uid} has"),
+        let has = self.of_user.get(&account).copied().unwrap_or(0);
+        if !account.is_root() && has >= self.limits.pages_per_user {
+            let whose = match account {
+                Account::User(uid) => format!("user {uid} has"),
                 _ => "this container has".into(),
             };
             let sentence = format!("{whose} {has} pages, and none but the host's root may have more");
             return Err(RequestRefusal::new(Code::Limit, sentence));
         }
         let most = self.limits.pages_in_all;
-        let kept_for_root = if payer.is_root() { 0 } else { most / 16 };
-        let is_full = payer.is_container() && self.of_containers >= most / 2;
+        let kept_for_root = if account.is_root() { 0 } else { most / 16 };
+        let is_full = account.is_container() && self.of_containers >= most / 2;
         if self.size() + kept_for_root >= most || is_full {
             let sentence = format!("there are {} pages already", self.size());
             return Err(RequestRefusal::new(Code::Limit, sentence));
@@ -158,7 +158,7 @@ impl Book {
         };
         let page = new_page(name, self.keeper).map_err(|e| trouble("a page", e))?;
         let (member, reader) = Member::new(page, clocks, offsets).map_err(|e| trouble("a page", e))?;
-        self.enter((process, payer), member, (lease, plan), false)
+        self.enter((process, account), member, (lease, plan), false)
             .map_err(|e| trouble("a page", e))?;
         Ok(Grant {
             page: reader,
@@ -171,23 +171,23 @@ impl Book {
     pub(crate) fn take_up(&mut self, found: Found, offsets: Offsets) -> io::Result<()> {
         let Found {
             process,
-            payer,
+            account,
             page,
             lease,
         } = found;
         let reader = Reader::new(page.page());
-        let has = self.of_user.get(&payer).copied().unwrap_or(0);
-        if !payer.is_root() && has >= self.limits.pages_per_user || self.size() >= self.limits.pages_in_all {
+        let has = self.of_user.get(&account).copied().unwrap_or(0);
+        if !account.is_root() && has >= self.limits.pages_per_user || self.size() >= self.limits.pages_in_all {
             return Err(io::Error::other("there are as many pages as there may be"));
         }
         let clocks = reader.clocks();
         let member = Member { page, clocks, offsets };
-        self.enter((process, payer), member, (lease, None), true)
+        self.enter((process, account), member, (lease, None), true)
     }
 
     fn enter(
         &mut self,
-        (process, payer): (Process, Payer),
+        (process, account): (Process, Account),
         member: Member,
         (lease, plan): (Lease, Option<Plan>),
         was_found_again: bool,
@@ -197,14 +197,14 @@ impl Book {
         let id = self.next_id;
         self.next_id += 1;
         self.publisher.add(id, member.clone());
-        *self.of_user.entry(payer).or_default() += 1;
-        self.of_containers += usize::from(payer.is_container());
+        *self.of_user.entry(account).or_default() += 1;
+        self.of_containers += usize::from(account.is_container());
         self.inodes.insert(inode);
         self.entries.insert(
             id,
             Entry {
                 process,
-                payer,
+                account,
                 inode,
                 member,
                 lease,
@@ -259,11 +259,11 @@ impl Book {
         if entry.is_held() {
             return self.held.push_back(entry);
         }
-        self.of_containers -= usize::from(entry.payer.is_container());
-        if let Some(has) = self.of_user.get_mut(&entry.payer) {
+        self.of_containers -= usize::from(entry.account.is_container());
+        if let Some(has) = self.of_user.get_mut(&entry.account) {
             *has -= 1;
             if *has == 0 {
-                self.of_user.remove(&entry.payer);
+                self.of_user.remove(&entry.account);
             }
         }
     }
@@ -284,7 +284,7 @@ impl Book {
         let mut shown = self
             .entries
             .range((Bound::Excluded(after), Bound::Unbounded))
-            .filter(|(_, entry)| peer.has_to_do_with(entry.process.uid, entry.payer));
+            .filter(|(_, entry)| peer.has_to_do_with(entry.process.uid, entry.account));
         let mut last = after;
         let mut pages = Vec::new();
         for (id, entry) in shown.by_ref().take(most) {
@@ -342,34 +342,35 @@ mod tests {
     }
 
     fn peer(uid: u32) -> Peer {
-        let payer = if uid == 0 { Payer::Root } else { Payer::User(uid) };
-        Peer { pid: 1, uid, payer }
+        let account = if uid == 0 { Account::Root } else { Account::User(uid) };
+        Peer { pid: 1, uid, account }
     }
 
     #[test]
     fn pages_are_shown_a_few_at_a_time_each_once_and_only_to_who_may_see_them() {
         let (_publisher, handle) = Publisher::new(ClockSet::ALL, Trust::AllowNonInvariant).unwrap();
-        let mut book = Book::new(handle, limits(10), 1);
+        let mut registry = Registry::new(handle, limits(10), 1);
         let mut kept = Vec::new();
         for pid in 0..10 {
             let uid = 1000 + pid as u32 % 2;
             let process = Process { pid, uid };
             kept.push(
-                book.open(
-                    fastpath_page::MEMFD_NAME,
-                    (process, Payer::User(process.uid)),
-                    ClockSet::ALL,
-                    Offsets::default(),
-                    None,
-                    None,
-                )
-                .unwrap(),
+                registry
+                    .open(
+                        fastpath_page::MEMFD_NAME,
+                        (process, Account::User(process.uid)),
+                        ClockSet::ALL,
+                        Offsets::default(),
+                        None,
+                        None,
+                    )
+                    .unwrap(),
             );
         }
         let all = |uid| {
             let (mut seen, mut after) = (Vec::new(), Some(0));
             while let Some(from) = after {
-                let (pages, next) = book.shown_to(peer(uid), from, 2);
+                let (pages, next) = registry.shown_to(peer(uid), from, 2);
                 assert!(pages.len() <= 2);
                 seen.extend(pages.iter().map(|page| page.pid));
                 after = next;

@@ -1,6 +1,6 @@
-//! The payer: the account whose share a peer's connections, requests and pages are taken from.
+//! The account: the account whose share a peer's connections, requests and pages are taken from.
 //!
-//! The payer is not simply the peer's user: a user with subordinate users (subuid(5)) can be as many users as it likes,
+//! The account is not simply the peer's user: a user with subordinate users (subuid(5)) can be as many users as it likes,
 //! in user namespaces of its own. So a peer in another user namespace than the daemon's is charged to the owner of the
 //! outermost one, which is a user of the daemon's own. And the root of a container is not the root of the host, even
 //! without a user namespace (Docker's default): it is uid 0 in another PID namespace, and is charged to its container,
@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// The account that is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Payer {
+pub(crate) enum Account {
     /// The root of the daemon's own namespaces.
     Root,
     /// A user of the daemon's own namespace, for itself or for the user namespaces that it made.
@@ -39,55 +39,55 @@ const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
 /// Nesting limit of namespaces: they are nested no deeper than 32.
 const MOST_NESTED: usize = 33;
 
-impl Payer {
-    /// Returns the payer of a process and its user, by their ids in the daemon's namespaces.
-    pub(crate) fn of_pid(pid: i32, uid: u32) -> io::Result<Payer> {
-        Payer::of_process(&open_pidfd(pid)?, pid, uid)
+impl Account {
+    /// Returns the account of a process and its user, by their ids in the daemon's namespaces.
+    pub(crate) fn of_pid(pid: i32, uid: u32) -> io::Result<Account> {
+        Account::of_process(&open_pidfd(pid)?, pid, uid)
     }
 
     /// Returns whether it is a container or unseen: these can be many without being many users.
     pub(crate) fn is_container(self) -> bool {
-        matches!(self, Payer::Container(_) | Payer::Unseen)
+        matches!(self, Account::Container(_) | Account::Unseen)
     }
 
     /// Returns whether it is the host's root, which has no limit of its own.
     pub(crate) fn is_root(self) -> bool {
-        self == Payer::Root
+        self == Account::Root
     }
 
-    /// Returns the payer of a process and its user. The error: the process has ended, and its payer cannot be
+    /// Returns the account of a process and its user. The error: the process has ended, and its account cannot be
     /// determined.
-    pub(crate) fn of_process(pidfd: &OwnedFd, pid: i32, uid: u32) -> io::Result<Payer> {
-        let payer = look(pid, uid);
+    pub(crate) fn of_process(pidfd: &OwnedFd, pid: i32, uid: u32) -> io::Result<Account> {
+        let account = look(pid, uid);
         // The namespaces were the peer's only if it has not ended meanwhile.
         if has_ended(pidfd) {
             return Err(gone());
         }
-        payer
+        account
     }
 }
 
-fn look(pid: i32, uid: u32) -> io::Result<Payer> {
+fn look(pid: i32, uid: u32) -> io::Result<Account> {
     let namespaces = outermost(pid, "user").and_then(|user| Ok((user, outermost(pid, "pid")?)));
     let (user, of_pids) = match namespaces {
         Ok(namespaces) => namespaces,
         // A daemon that is not root's may examine only its own user's processes.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            return Ok(if uid == 0 { Payer::Root } else { Payer::User(uid) });
+            return Ok(if uid == 0 { Account::Root } else { Account::User(uid) });
         }
         Err(error) => return Err(error),
     };
     if let Some(namespace) = &user {
         let owner = owner_of(namespace)?;
         if owner != 0 {
-            return Ok(Payer::User(owner));
+            return Ok(Account::User(owner));
         }
     }
     // A user namespace of the host's root without a PID namespace of its own is a container, too.
     match of_pids.or(user) {
-        Some(container) => Ok(Payer::Container(container.metadata()?.ino())),
-        None if uid == 0 => Ok(Payer::Root),
-        None => Ok(Payer::User(uid)),
+        Some(container) => Ok(Account::Container(container.metadata()?.ino())),
+        None if uid == 0 => Ok(Account::Root),
+        None => Ok(Account::User(uid)),
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    fn of_started(mut command: Command) -> Option<Payer> {
+    fn of_started(mut command: Command) -> Option<Account> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut said = [0; 3];
@@ -198,13 +198,13 @@ mod tests {
             .next()
             .map_or(pid as i32, |pid| pid.parse().unwrap());
         let uid = effective_uid(program);
-        let payer = ready.is_ok().then(|| Payer::of_pid(program, uid.unwrap()).unwrap());
+        let account = ready.is_ok().then(|| Account::of_pid(program, uid.unwrap()).unwrap());
         drop(child.stdin.take());
         let _ = child.wait();
-        payer
+        account
     }
 
-    fn started(program: &[&str], uid: u32) -> Option<Payer> {
+    fn started(program: &[&str], uid: u32) -> Option<Account> {
         let mut command = Command::new(program[0]);
         command.args(&program[1..]).args(["sh", "-c", "echo ok; read line"]);
         command.uid(uid).gid(uid);
@@ -214,8 +214,8 @@ mod tests {
     #[test]
     fn this_process_is_charged_to_its_user() {
         let uid = nix::unistd::geteuid().as_raw();
-        let own = Payer::of_pid(std::process::id() as i32, uid).unwrap();
-        assert_eq!(own, if uid == 0 { Payer::Root } else { Payer::User(uid) });
+        let own = Account::of_pid(std::process::id() as i32, uid).unwrap();
+        assert_eq!(own, if uid == 0 { Account::Root } else { Account::User(uid) });
     }
 
     #[test]
@@ -223,9 +223,9 @@ mod tests {
         if crate::skip::needs_root().is_none() {
             return;
         }
-        let container = |payer: Option<Payer>| matches!(payer, Some(Payer::Container(_)));
-        assert_eq!(started(&["env"], 65534), Some(Payer::User(65534)));
-        assert_eq!(started(&["env"], 0), Some(Payer::Root));
+        let container = |account: Option<Account>| matches!(account, Some(Account::Container(_)));
+        assert_eq!(started(&["env"], 65534), Some(Account::User(65534)));
+        assert_eq!(started(&["env"], 0), Some(Account::Root));
         let Some(of_root) = started(&["unshare", "--user", "--map-root-user"], 0) else {
             return crate::skip::skip("no user namespaces here");
         };
@@ -241,9 +241,9 @@ mod tests {
             "--user",
             "--map-root-user",
         ];
-        if let Some(payer) = started(&nested[..3], 65534) {
-            assert_eq!(payer, Payer::User(65534));
-            assert_eq!(started(&nested, 65534), Some(Payer::User(65534)));
+        if let Some(account) = started(&nested[..3], 65534) {
+            assert_eq!(account, Account::User(65534));
+            assert_eq!(started(&nested, 65534), Some(Account::User(65534)));
         }
     }
 }

@@ -1,15 +1,15 @@
 //! Measures a call, the counter and a system call alternately.
 
 use crate::clocks::Clock;
+use crate::cost::{Effort, batch, calls_per_batch};
 use crate::counter;
 use crate::functions::{Call, Functions};
-use crate::price::{Effort, batch, calls_per_batch};
 use crate::stats::median;
 use crate::timer::Timer;
 
 /// Costs in ticks or in nanoseconds, and their ratios.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Price {
+pub(super) struct Cost {
     /// Cost of a call, scaled to the least cost of a counter read.
     pub call: f64,
     /// Cost of an ordered read of the counter.
@@ -22,9 +22,9 @@ pub(super) struct Price {
     measured: f64,
 }
 
-impl Price {
+impl Cost {
     /// Measures a call, in ticks. Leaves out the system call that it is compared with if a filter forbids it.
-    pub(super) fn measure(timer: &Timer, clock: Clock, syscall_works: bool) -> Price {
+    pub(super) fn measure(timer: &Timer, clock: Clock, syscall_works: bool) -> Cost {
         const EFFORT: Effort = Effort::PROBE;
         let by_call = |n| Functions::libc().repeat(Call::ClockGettime(clock), n);
         let by_syscall = |n| Functions::syscalls().repeat(Call::ClockGettime(clock), n);
@@ -51,22 +51,22 @@ impl Price {
             let middle = |of: &dyn Fn(&[f64; 3]) -> f64| {
                 median(&mut rounds.iter().map(of).collect::<Vec<_>>()).unwrap_or(f64::INFINITY)
             };
-            let price = Price {
+            let cost = Cost {
                 call: f64::INFINITY,
                 counter: middle(&|round| round[0]),
                 to_counter: middle(&|round| round[1] / round[0]),
                 to_syscall: syscall_works.then(|| middle(&|round| round[1] / round[2])),
                 measured: middle(&|round| round[1]),
             };
-            price.scaled()
+            cost.scaled()
         };
         (1..EFFORT.groups).fold(group(), |best, _| best.best(group()))
     }
 
     /// Returns the least of each value in two looks.
-    pub(super) fn best(self, other: Price) -> Price {
+    pub(super) fn best(self, other: Cost) -> Cost {
         let least = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a.min(b)).or(a).or(b);
-        Price {
+        Cost {
             call: self.call.min(other.call),
             counter: self.counter.min(other.counter),
             to_counter: self.to_counter.min(other.to_counter),
@@ -78,15 +78,15 @@ impl Price {
 
     /// Returns the cost of a call while a counter read costs the least that was measured. If this is below the measured
     /// cost, the machine was busy during the measurement, or its CPU slow.
-    fn scaled(self) -> Price {
-        Price {
+    fn scaled(self) -> Cost {
+        Cost {
             call: self.measured.min(self.to_counter * self.counter),
             ..self
         }
     }
 
-    pub(super) fn in_ns(self, ns_per_tick: f64) -> Price {
-        Price {
+    pub(super) fn in_ns(self, ns_per_tick: f64) -> Cost {
+        Cost {
             call: self.call * ns_per_tick,
             counter: self.counter * ns_per_tick,
             measured: self.measured * ns_per_tick,
@@ -95,8 +95,8 @@ impl Price {
     }
 
     #[cfg(test)]
-    pub(super) fn sample(call: f64, counter: f64, syscall: Option<f64>) -> Price {
-        Price {
+    pub(super) fn sample(call: f64, counter: f64, syscall: Option<f64>) -> Cost {
+        Cost {
             call,
             counter,
             to_counter: call / counter,
@@ -112,8 +112,8 @@ mod tests {
 
     #[test]
     fn a_look_on_a_busy_machine_is_scaled_by_its_cost_of_the_counter() {
-        let busy = Price::sample(60.0, 45.0, Some(400.0));
-        let quiet = Price::sample(22.0, 15.0, Some(140.0));
+        let busy = Cost::sample(60.0, 45.0, Some(400.0));
+        let quiet = Cost::sample(22.0, 15.0, Some(140.0));
         let best = busy.best(quiet);
         assert!((best.call - 20.0).abs() < 0.1, "{best:?}");
         assert_eq!(best.counter, 15.0);
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_system_call_does_not_become_cheap_by_scaling() {
-        let slow = Price::sample(280.0, 15.0, Some(250.0));
-        assert_eq!(slow.best(Price::sample(290.0, 16.0, Some(260.0))).call.round(), 272.0);
+        let slow = Cost::sample(280.0, 15.0, Some(250.0));
+        assert_eq!(slow.best(Cost::sample(290.0, 16.0, Some(260.0))).call.round(), 272.0);
     }
 }

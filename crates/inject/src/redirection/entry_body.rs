@@ -16,18 +16,18 @@ use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Instruct
 use super::call_frames::{self, Frames, keeps_frame};
 use super::{Displaced, Entry, EntryPatch, x86};
 
-/// A planned seat.
+/// A planned body.
 #[derive(Debug, Clone)]
-pub(crate) struct Seat {
+pub(crate) struct EntryBody {
     /// Offsets in the image of the code: of gettimeofday and clock_gettime, which are neighbours.
     pub code: Range<u64>,
-    /// Offset of clock_gettime in the seat.
+    /// Offset of clock_gettime in the body.
     pub clock_gettime: u64,
     /// Offsets in the vDSO of the kernel's clock_gettime.
     pub kernels: Range<u64>,
     /// Displaced instructions of the kernel's clock_gettime, which are put behind the code and [`MOVED`], and the jump back.
     pub thunk: Vec<u8>,
-    /// Offsets in the seat of addresses in the page, of eight bytes each.
+    /// Offsets in the body of addresses in the page, of eight bytes each.
     pub addresses: Vec<usize>,
 }
 
@@ -44,7 +44,7 @@ pub struct Source<'i> {
     /// Addresses where it finds the kernel's clock_gettime and gettimeofday.
     pub clock_gettime: u64,
     pub gettimeofday: u64,
-    /// The functions that the seat's code calls, right behind it and in order.
+    /// The functions that the body's code calls, right behind it and in order.
     pub slow_path: &'i [Frames],
 }
 
@@ -63,7 +63,7 @@ const MOST_BYTES: usize = 1024;
 /// Byte of the kernel's function behind the code: `int3`, which no thread gets to.
 const FILLER: u8 = 0xcc;
 
-impl Seat {
+impl EntryBody {
     /// Plans the code of an image, which will be mapped at an address, in the place of the kernel's `gettimeofday`, whose
     /// copy is to be at `copy_at`; `all` are the frames of the vDSO. Returns the change of the call frame information, too.
     pub fn plan(
@@ -72,7 +72,7 @@ impl Seat {
         clock_gettime: &Entry<'_>,
         all: &[Frames],
         copy_at: u64,
-    ) -> Result<(Seat, Displaced, EntryPatch), String> {
+    ) -> Result<(EntryBody, Displaced, EntryPatch), String> {
         let (first, second) = super::function_of(image, "gettimeofday")
             .zip(super::function_of(image, "clock_gettime"))
             .ok_or("not both are served")?;
@@ -107,9 +107,9 @@ impl Seat {
             thunk: copy,
             moved,
         };
-        let seated = at + second.start - code.start;
+        let body_at = at + second.start - code.start;
         let thunk_at = (code.end - code.start) as usize + MOVED.len();
-        let thunk = thunk_in_seat(frames, all, clock_gettime, seated, at, thunk_at, size);
+        let thunk = thunk_in_body(frames, all, clock_gettime, body_at, at, thunk_at, size);
         let (thunk, program) = thunk.ok_or("its gettimeofday has no room for the kernel's clock_gettime")?;
         let frames = EntryPatch {
             function: "gettimeofday",
@@ -119,18 +119,18 @@ impl Seat {
         };
         let addresses = image.page_addresses().filter(|at| code.contains(at));
         let addresses = addresses.map(|at| (at - code.start) as usize);
-        let seat = Seat {
+        let body = EntryBody {
             addresses: addresses.collect(),
             code,
-            clock_gettime: seated - at,
+            clock_gettime: body_at - at,
             kernels: clock_gettime.range(),
             thunk,
         };
-        Ok((seat, displaced, frames))
+        Ok((body, displaced, frames))
     }
 
     /// Returns the code for the address `at`, with the slow path at `slow_path_at`. The image itself does not use what is
-    /// in the seat: a thread may be in it after a detach.
+    /// in the body: a thread may be in it after a detach.
     pub fn code(&self, at: u64, source: Source<'_>, slow_path_at: u64) -> Result<Vec<u8>, String> {
         let moved_at = at + self.code.end - self.code.start;
         let thunk_at = moved_at + MOVED.len() as u64;
@@ -212,16 +212,16 @@ fn relocated(
 
 /// Returns the displaced instructions of clock_gettime as they stand behind the image's code, at this offset, and the
 /// description of all; `None` if there is no room for them, or their frames are not understood.
-fn thunk_in_seat(
+fn thunk_in_body(
     frames: &Frames,
     all: &[Frames],
     clock_gettime: &Entry<'_>,
-    seated: u64,
+    body_at: u64,
     at: u64,
     thunk_at: usize,
     size: usize,
 ) -> Option<(Vec<u8>, Vec<u8>)> {
-    let thunk = x86::displace(clock_gettime, 64, seated, at + thunk_at as u64)
+    let thunk = x86::displace(clock_gettime, 64, body_at, at + thunk_at as u64)
         .ok()?
         .thunk;
     let displaced = thunk.len().checked_sub(x86::JUMP_BYTES)?;

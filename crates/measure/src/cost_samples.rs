@@ -1,8 +1,8 @@
 //! Single samples of a read's cost, for callers that need their distribution.
 
 use crate::clocks::Clock;
+use crate::cost::batch;
 use crate::functions::{Call, Functions};
-use crate::price::batch;
 use crate::timer::Timer;
 
 /// Number of calls that are timed together: enough that the two counter reads around them weigh little, and few enough
@@ -11,20 +11,20 @@ pub const CALLS_PER_SAMPLE: u32 = 16;
 
 /// Returns `times` samples of the cost of each read, in nanoseconds. The reads alternate, so that a disturbance affects
 /// all of them alike. Only for clocks that can be read here.
-pub fn price_samples(reads: &[(Functions, Clock)], times: u32) -> Vec<Vec<f64>> {
+pub fn cost_samples(reads: &[(Functions, Clock)], times: u32) -> Vec<Vec<f64>> {
     let timer = Timer::start();
-    let price = |(functions, clock): &(Functions, Clock)| {
+    let cost = |(functions, clock): &(Functions, Clock)| {
         batch(&timer, CALLS_PER_SAMPLE, |calls| {
             functions.repeat(Call::ClockGettime(*clock), calls);
         })
     };
     reads.iter().for_each(|read| {
-        price(read); // cold caches are not part of the cost
+        cost(read); // cold caches are not part of the cost
     });
     let mut samples = vec![Vec::new(); reads.len()];
     for _ in 0..times {
         for (samples, read) in samples.iter_mut().zip(reads) {
-            samples.push(price(read));
+            samples.push(cost(read));
         }
     }
     let ns_per_tick = timer.ns_per_tick();
@@ -37,9 +37,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_read_has_so_many_prices() {
+    fn every_read_has_so_many_costs() {
         let (libc, raw) = (Functions::libc(), Functions::syscalls());
-        let samples = price_samples(&[(libc, Clock::MONOTONIC), (raw, Clock::REALTIME)], 10);
+        let samples = cost_samples(&[(libc, Clock::MONOTONIC), (raw, Clock::REALTIME)], 10);
         assert_eq!(samples.iter().map(Vec::len).collect::<Vec<_>>(), [10, 10]);
         assert!(
             samples.iter().flatten().all(|ns| (1.0..1e8).contains(ns)),

@@ -13,17 +13,17 @@ const MOST: usize = 10;
 
 /// Returns the chart, or `None` if no row has a cost.
 pub(crate) fn chart(id: &str, trace: &Trace, at: &str) -> Option<Markup> {
-    let priced = trace.rows.iter().enumerate();
-    let payers: Vec<_> = priced
+    let rows = trace.rows.iter().enumerate();
+    let spenders: Vec<_> = rows
         .filter_map(|(index, row)| Some((index, row, row.cpu_percent.filter(|share| *share > 0.0)?)))
         .take(MOST)
         .collect();
-    if payers.is_empty() {
+    if spenders.is_empty() {
         return None;
     }
-    let axis = Linear::over(payers.iter().map(|(_, _, share)| *share));
+    let axis = Linear::over(spenders.iter().map(|(_, _, share)| *share));
     let rows = Rows {
-        count: payers.len(),
+        count: spenders.len(),
         text: TEXT,
         drawing: BAR,
         gap: 10,
@@ -31,17 +31,17 @@ pub(crate) fn chart(id: &str, trace: &Trace, at: &str) -> Option<Markup> {
     };
     let description = format!(
         "A bar for each of the {} most expensive rows: the share of one CPU that their system calls for clocks cost. The table below has the figures.",
-        payers.len()
+        spenders.len()
     );
     let drawing = html! {
         (rows.grid(&axis.ticks(), |share| axis.place(share), |share| format!("{} %", share_figure(share))))
-        @for (place, (index, row, share)) in payers.iter().enumerate() {
+        @for (place, (index, row, share)) in spenders.iter().enumerate() {
             @let top = rows.top(place);
             text.label x="0" y=(top + 14) {
                 tspan.name { (shortened(&row.comm)) } " (" (row.pid) ") " (row.clock.as_deref().map(shown).unwrap_or_default())
             }
             text.label.value x="100%" y=(top + 14) text-anchor="end" { (share_figure(*share)) " %" }
-            rect.bar.payer x="0" width=(percent(axis.place(*share))) y=(top + TEXT) height=(BAR) data-json={ (at) "/rows/" (index) "/cpu_percent" } {
+            rect.bar.spender x="0" width=(percent(axis.place(*share))) y=(top + TEXT) height=(BAR) data-json={ (at) "/rows/" (index) "/cpu_percent" } {
                 title { (shown(&row.comm)) ": " (share_figure(*share)) " % of a CPU" }
             }
         }
