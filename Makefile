@@ -57,7 +57,7 @@ long: build ## tests that take hours: broken input for each parser, and other pr
 	@./scripts/setup long
 	$(ENV) ./tests/long/run
 	$(ENV) ./tests/proof/run --long
-	$(ENV) $(MAKE) --no-print-directory -s -C preload OUT=$(CURDIR)/target/undefined/tmp/preload \
+	$(ENV) $(MAKE) --no-print-directory -s -C surgery/preload OUT=$(CURDIR)/target/undefined/tmp/preload \
 		CFLAGS="-fsanitize=undefined -fsanitize-undefined-trap-on-error"
 	$(ENV) CARGO_TARGET_DIR=target/undefined cargo test --release --package fastpath --test e2e -- preload::
 	$(ENV) FASTPATH_TEST_KILLS=1000 FASTPATH_TEST_PIPELINES=5000 cargo test --release --package fastpath --test e2e -- pipeline:: helper_loss::
@@ -115,7 +115,7 @@ lib: ## build libfastpath, for hosts of guests, in target/lib
 
 preload: ## build libfastpath-preload.so, for containers that forbid ptrace, in target/preload
 	@./scripts/setup --check build
-	@$(ENV) $(MAKE) --no-print-directory -s -C preload OUT=$(abspath $(PRELOAD))
+	@$(ENV) $(MAKE) --no-print-directory -s -C surgery/preload OUT=$(abspath $(PRELOAD))
 
 # Compiles nothing: root has no reason to, and may have no compiler.
 install: install-programs ## install fastpath and its libraries into PREFIX (/usr/local), as `make` built them

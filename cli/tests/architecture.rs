@@ -1,4 +1,5 @@
-//! ARCHITECTURE.md lists every crate of the workspace with its dependencies, and the code of each uses all of them. Text is
+//! ARCHITECTURE.md lists every crate of the workspace with its dependencies, and the code of each uses all of them; and the
+//! groups, with what the crates of each may use. Text is
 //! printed by the few modules that make it safe.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,12 +54,12 @@ fn by_the_manifests_and_the_code() -> [Dependencies; 2] {
     found
 }
 
-/// The lines of the list: a crate, an arrow and the dependencies, each a space apart; a remark follows after two
-/// spaces.
-fn by_the_list() -> Dependencies {
+/// The lines of the list under this head: a name, an arrow and what it depends on, each a space apart; a remark follows
+/// after two spaces.
+fn by_the_list(head: &str) -> Dependencies {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ARCHITECTURE.md");
     let text = std::fs::read_to_string(path).expect("ARCHITECTURE.md");
-    let list = text.split_once("depends on\n").expect("the list's head").1;
+    let list = text.split_once(head).expect("the list's head").1;
     let lines = list.lines().map(|line| line.strip_prefix("    "));
     let lines = lines.skip_while(Option::is_none).map_while(|line| line);
     let entry = |line: &str| {
@@ -75,10 +76,40 @@ fn by_the_list() -> Dependencies {
 
 #[test]
 fn the_list_of_crates_has_every_crate_with_its_dependencies() {
-    let (list, [manifests, code]) = (by_the_list(), by_the_manifests_and_the_code());
+    let (list, [manifests, code]) = (by_the_list("depends on\n"), by_the_manifests_and_the_code());
     assert!(manifests.len() > 10, "{manifests:?}");
     assert_eq!(manifests, code, "the manifests name crates that the code does not");
     assert_eq!(list, manifests);
+}
+
+#[test]
+fn each_crate_uses_only_what_its_group_may_use() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let (groups, crates) = (by_the_list("may use\n"), by_the_list("depends on\n"));
+    let group_of = |name: &str| {
+        groups
+            .keys()
+            .find(|group| root.join(group).join(name).join("Cargo.toml").exists())
+    };
+    let mut count = 0;
+    for (name, dependencies) in &crates {
+        let group = match name.as_str() {
+            "cli" => "cli",
+            name => match group_of(name) {
+                Some(group) => group,
+                // An example, or a part of the lab.
+                None => continue,
+            },
+        };
+        for used in dependencies {
+            let of = group_of(used).expect("the group of a crate");
+            let allowed = &groups[group];
+            let is_allowed = group == of || allowed.contains(of) || allowed.contains(&format!("{of}/{used}"));
+            assert!(is_allowed, "{group}/{name} uses {of}/{used}");
+            count += 1;
+        }
+    }
+    assert!(count > 50, "{count}");
 }
 
 /// The modules that print. Each makes its text safe first, or prints text without foreign parts.
@@ -86,11 +117,11 @@ const PRINT: [&str; 5] = [
     "cli/src/bin/fastpath-nri.rs",
     "cli/src/bin/fastpathd.rs",
     "cli/src/output.rs",
-    "crates/daemon/src/log.rs",
-    "crates/nri/src/log.rs",
+    "service/daemon/src/log.rs",
+    "service/nri/src/log.rs",
 ];
 /// The module that makes text safe.
-const SAFE: &str = "crates/os/src/printable.rs";
+const SAFE: &str = "core/os/src/printable.rs";
 
 /// Returns the Rust files below a directory, with their code before the tests, without comments.
 fn code(directory: &Path, found: &mut Vec<(String, String)>) {
@@ -110,27 +141,27 @@ fn code(directory: &Path, found: &mut Vec<(String, String)>) {
 }
 
 /// The module that opens the files that other processes and users name.
-const DOOR: &str = "crates/os/src/foreign.rs";
+const DOOR: &str = "core/os/src/foreign.rs";
 /// The modules that map memory: that of this process, or memory that is sealed.
 const MAP: [&str; 8] = [
-    "crates/helper/src/process.rs",
-    "crates/helper/src/trial/i386.rs",
-    "crates/helper/src/trial/mod.rs",
-    "crates/inject/src/in_process.rs",
-    "crates/inject/src/mailbox.rs",
-    "crates/inject/src/region.rs",
-    "crates/os/src/bpf/ring.rs",
-    "crates/publish/src/shared_page.rs",
+    "service/helper/src/process.rs",
+    "service/helper/src/trial/i386.rs",
+    "service/helper/src/trial/mod.rs",
+    "surgery/inject/src/in_process.rs",
+    "surgery/inject/src/mailbox.rs",
+    "surgery/inject/src/region.rs",
+    "core/os/src/bpf/ring.rs",
+    "core/publish/src/shared_page.rs",
 ];
 /// The module that resolves paths as a thread does, with handles.
-const VIEW: &str = "crates/inject/src/view.rs";
+const VIEW: &str = "surgery/inject/src/view.rs";
 
 #[test]
 fn files_of_other_processes_are_opened_by_one_module_and_never_mapped() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let root = root.canonicalize().expect("the workspace");
     let mut files = Vec::new();
-    for directory in ["cli/src", "crates"] {
+    for directory in ["cli/src", "core", "surgery", "service", "instruments", "hosts"] {
         code(&root.join(directory), &mut files);
     }
     let mut bypasses = Vec::new();
@@ -166,7 +197,7 @@ fn text_is_printed_only_by_the_modules_that_make_it_safe_and_by_one_function() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let root = root.canonicalize().expect("the workspace");
     let mut files = Vec::new();
-    for directory in ["cli/src", "crates"] {
+    for directory in ["cli/src", "core", "surgery", "service", "instruments", "hosts"] {
         code(&root.join(directory), &mut files);
     }
     assert!(files.len() > 200, "{}", files.len());

@@ -102,7 +102,7 @@ def lines(program, edges, own):
     found = collections.defaultdict(bool)
     for place, is_reached in zip(done.stdout.splitlines(), reached):
         file, _, line = place.partition(" ")[0].rpartition(":")
-        name = os.path.relpath(file, ROOT).removeprefix("crates/")
+        name = os.path.relpath(file, ROOT).partition("/")[2]
         if line.isdigit() and any(name.startswith(each) for each in own) and any(code(pathlib.Path(file))[int(line) - 1:int(line)]):
             found[name, int(line)] |= is_reached == "1"
     return found

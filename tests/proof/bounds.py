@@ -1,4 +1,4 @@
-"""Lemmas in integers: what page.h's limits, which the writer checks (Anchor::is_within_limits in crates/page), imply for the readers' arithmetic."""
+"""Lemmas in integers: what page.h's limits, which the writer checks (Anchor::is_within_limits in core/page), imply for the readers' arithmetic."""
 
 import pathlib
 import re
@@ -8,7 +8,7 @@ import z3
 from contracts import FLOOR_LIMIT, SECOND
 from executor import USEC_FACTOR, Refuted, new_solver
 
-ANCHOR = pathlib.Path(__file__).resolve().parents[2] / "crates/page/src/anchor.rs"
+ANCHOR = pathlib.Path(__file__).resolve().parents[2] / "core/page/src/anchor.rs"
 MAX_SHIFT = int(re.search(r"^pub const MAX_SHIFT: u32 = (\d+);", ANCHOR.read_text(), re.MULTILINE)[1])
 
 

@@ -1,6 +1,6 @@
 """Moved code: what is executed in place of code of a program, or of a kernel's vDSO, does the same.
 
-Both are executed from one state, in which all registers, flags and memory are symbols. `crates/inject/examples/moved.rs` prints the pairs.
+Both are executed from one state, in which all registers, flags and memory are symbols. `surgery/inject/examples/moved.rs` prints the pairs.
 """
 
 import concurrent.futures

@@ -23,7 +23,7 @@ from contracts import ANCHOR, CLOCKS, REALTIME, Attempt, run
 from executor import Barrier, Counter, Load, Refuted, mentioned
 from isas import ISAS
 
-WRITER = (pathlib.Path(__file__).resolve().parents[2] / "crates/page/src/writer.rs").read_text()
+WRITER = (pathlib.Path(__file__).resolve().parents[2] / "core/page/src/writer.rs").read_text()
 # Of an anchor, in words of four bytes.
 FIELDS = {"clocks": [4], "base_cycles": [8, 12], "mult": [16], "shift": [20], "cap_cycles": [24], "floors": [28], "by_cpu": [96]}
 FIELDS.update({name: [at + 16 * base + word for base in range(4) for word in (0, 4)] for name, at in (("sec", 32), ("nsec_shifted", 40))})

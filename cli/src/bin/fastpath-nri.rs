@@ -1,4 +1,4 @@
-//! `fastpath-nri`: the front of `crates/nri`.
+//! `fastpath-nri`: the front of `service/nri`.
 
 #[path = "../man.rs"]
 mod man;

@@ -1,4 +1,4 @@
-//! `fastpathd`: the front of `crates/daemon`.
+//! `fastpathd`: the front of `service/daemon`.
 
 #[path = "../man.rs"]
 mod man;

@@ -180,7 +180,7 @@ fn requests(pid: Pid) -> u32 {
     let mailbox = maps.iter().find(|one| one.name.starts_with(MAILBOX_MAPPED_NAME));
     let memory = std::fs::File::open(format!("/proc/{}/mem", pid.0)).expect("its memory");
     let mut doorbell = [0; 4];
-    // The first field of the mailbox (hook/mailbox.h).
+    // The first field of the mailbox (surgery/inject/hook/mailbox.h).
     memory
         .read_exact_at(&mut doorbell, mailbox.expect("a mailbox").start)
         .expect("the doorbell");

@@ -168,7 +168,7 @@ fn the_count_agrees_with_strace_and_bpftrace() {
 #[test]
 fn programs_without_a_c_library_and_vsyscalls_have_reasons_of_their_own() {
     let Some(_) = tool("cc") else { return };
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/tools/tests/labelled/own.c");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../instruments/tools/tests/labelled/own.c");
     let directory = tempfile::tempdir().expect("a directory");
     let ways: &[(&str, &str)] = if cfg!(target_arch = "x86_64") {
         &[("-DWAY=1", "static-binary"), ("-DWAY=2", "vsyscall")]

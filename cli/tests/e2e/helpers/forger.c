@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* forger KIND VICTIM...: writes requests of this kind in the name of the threads VICTIM into the mailbox
- * (hook/mailbox.h) that it maps, without end. */
+ * (surgery/inject/hook/mailbox.h) that it maps, without end. */
 #include <inttypes.h>
 #include <linux/futex.h>
 #include <stdint.h>

@@ -21,7 +21,7 @@ fn library() -> &'static str {
     static LIBRARY: OnceLock<String> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload");
-        make("preload", &directory);
+        make("surgery/preload", &directory);
         directory
             .join("libfastpath-preload.so")
             .to_str()

@@ -1,0 +1,283 @@
+//! A program's own system calls for time, redirected to the image (`surgery/code/src/rescue`).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fastpath_code::rescue::thunk::{Change, Routine, Thunk, thunk};
+use fastpath_code::rescue::window::{Jump, Kind, Relay, Window};
+use fastpath_code::rescue::{Analysis, Site};
+use fastpath_image::Isa;
+
+use crate::abi::Hook;
+use crate::abi::sites::THUNK_BYTES;
+use crate::error::Result;
+use crate::hooked_calls::{HookedCalls, PAGE, reserve};
+use crate::maps::Mapping;
+use crate::memory::Memory;
+use crate::program::{self, file_start};
+use crate::redirection::{Moved, Purpose, Record, RegionPlan};
+use crate::region;
+use crate::sites::Cache;
+
+/// Outcome for the program's own system calls for time.
+#[derive(Debug, Clone, Default)]
+pub struct Rescued {
+    /// Number of sites that are redirected.
+    pub sites: usize,
+    /// Sites that are left alone.
+    pub left_alone: Vec<NotRescued>,
+    /// Calls that remain system calls everywhere, each with the reason.
+    pub withheld: Vec<String>,
+    /// Reason why no site was looked for.
+    pub refused: Option<String>,
+}
+
+/// A site that is left alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotRescued {
+    /// The file with the code.
+    pub file: String,
+    /// Address in the file, before relocation.
+    pub address: u64,
+    /// Reason.
+    pub why: String,
+}
+
+/// Adds to `calls` those in all files whose code the process `pid` has mapped; its region will be at `region_at`. A
+/// site that `calls` reports to the hook already is changed there: only other calls continue to the hook. `withheld`: the
+/// reasons for which `plan` lacks routines.
+pub fn add(
+    pid: i32,
+    maps: &[Mapping],
+    withheld: Vec<String>,
+    plan: &RegionPlan,
+    region_at: u64,
+    calls: &mut HookedCalls,
+    scans: &Cache,
+) -> Result<Rescued> {
+    let mut result = Rescued {
+        withheld,
+        ..Rescued::default()
+    };
+    if plan.routines.is_empty() {
+        result.refused = Some(result.withheld.join("; "));
+        return Ok(result);
+    }
+    let mut taken = maps.to_vec();
+    reserve(&mut taken, region_at, region::SIZE_WITH_OWN_IMAGE);
+    for (at, _) in &calls.pages {
+        reserve(&mut taken, *at, PAGE);
+    }
+    let memory = Memory::open(pid)?;
+    for file in files_with_sites(pid, maps, scans) {
+        let Some(at) = region::place_beside(&taken, file.start, PAGE) else {
+            let sites = file.analysis.sites.iter();
+            let refused = sites.map(|site| file.leave_alone(site, "there is no room near its file"));
+            result.left_alone.extend(refused);
+            continue;
+        };
+        let mut page = vec![0; PAGE as usize];
+        let mut room = Room {
+            at,
+            page: &mut page,
+            used: 0,
+            most_records: plan.room(),
+        };
+        add_file(&memory, &file, &plan.routines, calls, &mut room, &mut result);
+        if room.used > 0 {
+            reserve(&mut taken, at, PAGE);
+            calls.pages.push((at, page));
+        }
+    }
+    Ok(result)
+}
+
+/// Room for thunks on one page, and for records.
+pub struct Room<'p> {
+    /// Address of the page.
+    pub at: u64,
+    pub page: &'p mut [u8],
+    /// Bytes of it that are used.
+    pub used: usize,
+    /// Number of records that there may be in the end.
+    pub most_records: usize,
+}
+
+/// Adds the calls of one file, as far as there is room.
+pub fn add_file(
+    memory: &Memory,
+    file: &RescuedFile,
+    routines: &[Routine],
+    calls: &mut HookedCalls,
+    room: &mut Room<'_>,
+    result: &mut Rescued,
+) {
+    for site in &file.analysis.sites {
+        match add_site(memory, file, site, routines, calls, room) {
+            Ok(()) => result.sites += 1,
+            Err(why) => result.left_alone.push(file.leave_alone(site, &why)),
+        }
+    }
+}
+
+fn add_site(
+    memory: &Memory,
+    file: &RescuedFile,
+    site: &Site,
+    routines: &[Routine],
+    calls: &mut HookedCalls,
+    room: &mut Room<'_>,
+) -> std::result::Result<(), String> {
+    let window = site.window.as_ref().map_err(ToString::to_string)?;
+    let address = file.bias.wrapping_add(window.address);
+    let is_as_in_file = |at: u64, expected: &[u8]| match memory.bytes(at, expected.len()) {
+        Ok(bytes) if bytes == expected => Ok(()),
+        Ok(_) => {
+            Err("its code is not that of its file (a probe or a breakpoint of another tool may be there)".to_owned())
+        }
+        Err(e) => Err(e.to_string()),
+    };
+    is_as_in_file(address, &window.bytes)?;
+    if window.jump != Jump::First && window.kind == Kind::Before {
+        is_as_in_file(address + window.bytes.len() as u64, &[0x0f, 0x05])?;
+    }
+    let at = room.at + room.used as u64;
+    let mut refused = "the paddings near it are used for other sites, or changed".to_owned();
+    let relays = window.jump.relays();
+    let relays = relays.map_or(vec![None], |relays| relays.iter().map(Some).collect());
+    for relay in relays {
+        if relay.is_some_and(|relay| is_as_in_file(relay.address(address), &relay.bytes).is_err()) {
+            continue;
+        }
+        let hook = hook_at(window, address, relay, &calls.records);
+        let otherwise = hook.map(|(_, target)| target);
+        let thunk = thunk(window, site.calls, file.bias, at, routines, otherwise, relay);
+        let thunk = thunk.ok_or("its call remains a system call here, or the image is out of a jump's reach")?;
+        let is_free = |change: &Change| !calls.records.iter().any(|record| overlaps(record, change));
+        if hook.is_none() && !thunk.changes.iter().all(is_free) {
+            if relay.is_none() {
+                refused = "its instructions are those of another site".to_owned();
+            }
+            continue;
+        }
+        let size = (room.used + thunk.code.len()).next_multiple_of(THUNK_BYTES);
+        if size > room.page.len() {
+            return Err("its file has more sites than one page of thunks holds".into());
+        }
+        match hook {
+            Some((index, _)) => {
+                let change = thunk.changes.first().ok_or("it has no change")?;
+                calls.records[index].replacement.clone_from(&change.replacement);
+                let site = calls.records.iter_mut().find(|record| record.address == address);
+                site.into_iter().for_each(|record| record.purpose = Purpose::Rescue);
+            }
+            None if calls.records.len() + thunk.changes.len() > room.most_records => {
+                return Err("the region's journal is full".into());
+            }
+            None => note(calls, &thunk, address, at),
+        }
+        room.page[room.used..room.used + thunk.code.len()].copy_from_slice(&thunk.code);
+        room.used = size;
+        return Ok(());
+    }
+    Err(refused)
+}
+
+/// Returns the record of the jump by which a window, with this relay, goes to the hook already, and where it goes.
+fn hook_at(window: &Window, address: u64, relay: Option<&Relay>, records: &[Record]) -> Option<(usize, u64)> {
+    let jump_at = relay.map_or(address, |relay| relay.address(address));
+    let is_hooked = |record: &Record| record.address == address && record.purpose == Purpose::Hook;
+    records.iter().find(|record| is_hooked(record))?;
+    let index = records.iter().position(|record| record.address == jump_at)?;
+    // The first byte may be the file's.
+    let kept = usize::from(window.jump != Jump::First);
+    let jump = records[index].replacement.get(kept..)?;
+    let target = (window.isa.facts().jump_target)(jump, jump_at + kept as u64)?;
+    Some((index, target))
+}
+
+fn note(calls: &mut HookedCalls, thunk: &Thunk, site: u64, at: u64) {
+    let (in_thunk, in_place) = thunk.in_call.unwrap_or_default();
+    calls.records.extend(thunk.changes.iter().map(|change| Record {
+        address: change.address,
+        original: change.original.clone(),
+        replacement: change.replacement.clone(),
+        thunk: thunk.in_call.map_or(0, |_| at),
+        in_thunk,
+        in_place,
+        purpose: match change.address == site {
+            true => Purpose::Rescue,
+            false => Purpose::Relay,
+        },
+    }));
+    calls.moved.extend(thunk.moved.iter().map(|(from, to)| Moved {
+        from: site + u64::from(*from),
+        to: at + u64::from(*to),
+    }));
+}
+
+/// Returns the routines in the region of a process: those whose functions are filled in.
+pub fn routines_of(memory: &Memory, isa: Isa, hook: &Hook, region: u64) -> Vec<Routine> {
+    let is_filled_in = |answers| {
+        let function = memory.bytes(region + region::HOOK + answers, 8);
+        function.is_ok_and(|function| function != [0; 8])
+    };
+    let routines = hook.rescue.iter().filter(|(.., answers)| is_filled_in(*answers));
+    routines
+        .filter_map(|(name, routine, _)| Routine::for_call(isa, name, region + region::HOOK + routine))
+        .collect()
+}
+
+fn overlaps(record: &Record, change: &Change) -> bool {
+    let end = |address: u64, bytes: &[u8]| address + bytes.len() as u64;
+    record.address < end(change.address, &change.original) && change.address < end(record.address, &record.original)
+}
+
+/// A file with system calls for time, whose code a process has mapped.
+pub struct RescuedFile {
+    name: String,
+    /// Address of its lowest mapping.
+    start: u64,
+    /// What is added to the addresses that it states.
+    bias: u64,
+    analysis: Arc<Analysis>,
+}
+
+impl RescuedFile {
+    /// Returns a mapped file, if it has sites. A file that cannot be read has none.
+    pub fn scan(pid: i32, maps: &[Mapping], mapping: &Mapping, scans: &Cache) -> Option<RescuedFile> {
+        let analysis = scans.own_calls(&program::open_mapped(pid, mapping)?).ok()?;
+        let start = file_start(maps, mapping.start).filter(|_| !analysis.sites.is_empty())?;
+        Some(RescuedFile {
+            name: mapping.name.clone(),
+            start,
+            bias: start.wrapping_sub(analysis.lowest),
+            analysis,
+        })
+    }
+
+    fn leave_alone(&self, site: &Site, why: &str) -> NotRescued {
+        NotRescued {
+            file: self.name.clone(),
+            address: site.address,
+            why: why.to_owned(),
+        }
+    }
+}
+
+/// Time for which files are searched. Those of the largest programs take a second.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Returns the files that have sites.
+fn files_with_sites(pid: i32, maps: &[Mapping], scans: &Cache) -> Vec<RescuedFile> {
+    let mut seen = BTreeSet::new();
+    let until = Instant::now() + TIMEOUT;
+    // Code that a program makes at run time may lie in a memfd, and changes.
+    program::code_of_files(maps)
+        .filter(|mapping| !mapping.name.starts_with("/memfd:"))
+        .filter(|mapping| seen.insert(file_start(maps, mapping.start)))
+        .take_while(|_| Instant::now() < until)
+        .filter_map(|mapping| RescuedFile::scan(pid, maps, mapping, scans))
+        .collect()
+}
