@@ -11,6 +11,9 @@ pub(crate) const TITLE: &str = "fastpath-publisher";
 
 /// Size of the helper's stack in bytes.
 const STACK: usize = 1 << 20;
+/// Memory that a helper must be able to map after its start, in bytes. It maps 7 MiB until the first program runs: stacks
+/// of threads, and pieces of a file that it reads.
+const ROOM: usize = 12 << 20;
 
 /// Descriptors that this process was started with, and that the helper must release.
 pub struct Surroundings(Vec<RawFd>);
@@ -173,8 +176,17 @@ pub fn settle(surroundings: &Surroundings) -> Result<(), String> {
     let _ = std::env::set_current_dir("/");
     share_heap();
     reset_signals();
-    raise_limits();
     scheduling::reset()
+}
+
+/// Raises this process's limits, and refuses to be a helper under one of memory that it would hit later: an allocation that
+/// fails ends a process.
+pub fn require_room() -> Result<(), String> {
+    raise_limits();
+    let room = map_stack(ROOM).map_err(|e| format!("{} MiB of memory for the helper: {e}", ROOM >> 20))?;
+    // SAFETY: nothing uses the mapping.
+    unsafe { libc::munmap(room, ROOM) };
+    Ok(())
 }
 
 /// Gives all threads one heap, which grows in large steps: each heap and each step takes system calls and page faults.

@@ -141,6 +141,7 @@ impl Helper {
                 .map_err(|e| e.to_string())?;
             self.channel.read_exact(&mut [0]).map_err(|e| e.to_string())?;
         }
+        process::require_room()?;
         if self.program.require {
             let policy = self.policy();
             let is_scheduled = process::settle(surroundings);

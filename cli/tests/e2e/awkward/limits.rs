@@ -73,15 +73,36 @@ fn is_served_or_reported(limit: &str, is_required: bool, outcome: &Outcome) {
     assert!((is_served || is_reported) && !is_vague, "{limit}: {outcome:?}");
 }
 
+/// Memory beyond the size at which fastpath itself starts that its helper never takes, and the steps to it, in KiB.
+const HELPERS_KIB: usize = 16 << 10;
+const STEP_KIB: usize = 800;
+
+/// Returns the least limit of memory in KiB, within 100, under which fastpath starts.
+fn least_memory() -> usize {
+    let starts = |kib: &usize| {
+        let mut version = Command::new("sh");
+        version.args(["-c", &format!("ulimit -v {kib}; exec \"$@\""), "sh"]);
+        version.args([env!("CARGO_BIN_EXE_fastpath"), "--version"]);
+        finish(version).status.success()
+    };
+    let coarse = (4_000..200_000).step_by(2_000).find(starts).expect("a limit");
+    (coarse - 2_000..=coarse).step_by(100).find(starts).expect("a limit")
+}
+
 #[test]
 fn a_program_is_served_near_a_limit_or_the_user_learns_why_not() {
-    for limit in ["-n 10", "-n 16", "-d 1024", "-d 2048"] {
+    let least = least_memory();
+    let memory = (least..least + HELPERS_KIB)
+        .step_by(STEP_KIB)
+        .map(|kib| format!("-v {kib}"));
+    let others = ["-n 10", "-n 16", "-d 1024", "-d 2048"].map(str::to_owned);
+    for limit in memory.chain(others) {
         for required in [&["--require"][..], &[]] {
             let mut run = Command::new("sh");
             run.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh"]);
             run.args([env!("CARGO_BIN_EXE_fastpath"), "run", "--clocks", "all"]);
             run.args(required).arg("--").args(LEAF.split(' '));
-            is_served_or_reported(limit, !required.is_empty(), &finish(run));
+            is_served_or_reported(&limit, !required.is_empty(), &finish(run));
         }
     }
 }

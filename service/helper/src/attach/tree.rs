@@ -50,13 +50,14 @@ pub(crate) fn start(
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
         .map_err(|e| format!("socketpair: {e}"))?;
     process::start(|| {
+        let has_room = process::require_room();
         // What is attached may be scheduled differently.
         let _ = process::settle(surroundings);
         process::let_go_of_standard_error();
         // The helper would wait for the end of its own copy of the parent's end.
         // SAFETY: this process never returns to code that uses `ours`.
         unsafe { libc::close(ours.as_raw_fd()) };
-        match serve(wanted, pid, namespace, &theirs) {
+        match has_room.and_then(|()| serve(wanted, pid, namespace, &theirs)) {
             Ok(()) => 0,
             Err(why) => {
                 let _ = packet::send(theirs.as_fd(), &why.as_bytes()[..why.len().min(ANSWER)], &[]);
