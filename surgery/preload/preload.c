@@ -274,7 +274,7 @@ static long call_from_here(long number, long first, long second, bool may_enter)
 
 	/* Before: afterwards the kernel's clocks may be others. Unless there are threads, no read comes between. */
 	if (page)
-		fp_await_kernel(page, FP_LOOKS_FOR_OTHERS);
+		fp_await_kernel(page, true);
 	long result = fp_syscall4(number, first, second, 0, 0);
 	if (page && !fp_failed(result))
 		fp_map(served.page, FP_PAGE_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);

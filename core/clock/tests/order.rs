@@ -18,6 +18,10 @@ const UNSEEN_NS: u64 = 30;
 /// Longest time for which a program that leaves its page waits for the kernel's clock: a slew of a tenth during an anchor's
 /// longest life.
 const LONGEST_DEPARTURE_NS: u64 = 41_000_000;
+/// Longest time for which a process waits until a page is level with the kernel (hook/floor.h), and how far it may be ahead
+/// then: what a look takes.
+const LONGEST_WAIT_NS: f64 = 1e9;
+const LOOK_NS: u64 = 300;
 const MS: f64 = 1e6;
 
 /// Scheduling and notification of the publisher.
@@ -44,6 +48,8 @@ struct Reader {
     ahead_ns: Vec<i64>,
     refresh_at_ns: f64,
     poll_at_ns: f64,
+    /// When each clock was level with the kernel's last.
+    level_at_ns: [f64; 5],
 }
 
 impl Reader {
@@ -60,6 +66,7 @@ impl Reader {
             ahead_ns: Vec::new(),
             refresh_at_ns: 0.0,
             poll_at_ns: 0.0,
+            level_at_ns: [0.0; 5],
         };
         reader.run_for(3_000.0);
         reader.care = care;
@@ -81,8 +88,8 @@ impl Reader {
     }
 
     /// Checks that a program which left the page now, and waited until the kernel has reached the floor, would see no
-    /// clock go back, and how long it would wait.
-    fn could_leave(&self, clock: usize, id: u32) {
+    /// clock go back, and how long it would wait, also for its other threads.
+    fn could_leave(&mut self, clock: usize, id: u32) {
         let kernel_ns = self.publisher.host.clock_ns(id).expect("the kernel has all of them");
         let kernel = (kernel_ns / 1_000_000_000, (kernel_ns % 1_000_000_000) as u32);
         let floor = self.publisher.floor(id);
@@ -93,6 +100,15 @@ impl Reader {
             "clock {id} was at {last_ns}, the kernel's is at {kernel_ns}"
         );
         assert!(wait_ns <= LONGEST_DEPARTURE_NS, "clock {id} is {wait_ns} ns ahead");
+        let now_ns = self.publisher.host.elapsed_ns;
+        if wait_ns <= LOOK_NS {
+            self.level_at_ns[clock] = now_ns;
+        }
+        let ahead_for_ns = now_ns - self.level_at_ns[clock];
+        assert!(
+            ahead_for_ns <= LONGEST_WAIT_NS,
+            "clock {id} is ahead for {ahead_for_ns} ns"
+        );
     }
 
     fn see(&mut self, answers: [(u64, bool); 5]) {

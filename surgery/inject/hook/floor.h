@@ -77,20 +77,25 @@ static inline long long fp_floor_ns(const struct fp_page *page, int clock, unsig
 	return floor_ns;
 }
 
-/* Most looks for other threads before the page is withdrawn: after each is a sleep of 50 us or more. */
-#define FP_LOOKS_FOR_OTHERS 1000
+/*
+ * Longest wait for what other threads, and handlers of signals, read meanwhile. A stopped publisher's anchor ends after
+ * 400 ms, and was ahead by 33 ms at most (docs/counter.md). One that runs is level with the kernel again and again:
+ * crates/clock/tests/order.rs.
+ */
+#define FP_LONGEST_WAIT_NS 1000000000ll
+
+/* Longest look that shows a page level with the kernel: in one that takes longer, the thread lost its CPU. */
+#define FP_LONGEST_LOOK_NS 20000
 
 /*
- * Waits until the kernel shows no less than this thread has read from the page. The clocks of the page tick at one
+ * Waits until the kernel shows no less than this thread has read from the page; with `others`, until the page is level
+ * with the kernel, so that no thread's next read is earlier than one before it. The clocks of the page tick at one
  * rate, so one of them stands for all: MONOTONIC if it is there, because others are set back.
- *
- * Other threads read on meanwhile. Their reads are awaited too, for at most `others` looks: a publisher that follows a
- * changing rate may be ahead for longer. A stopped one is ahead by 33 ms at most (docs/counter.md).
  */
-static inline void fp_await_kernel(const struct fp_page *page, long others) {
+static inline void fp_await_kernel(const struct fp_page *page, int others) {
 	static const signed char clocks[FP_BASES] = {0, 1, 7, 11};
 	unsigned base = FP_BASE_MONOTONIC;
-	long long floor_ns = 0;
+	long long floor_ns = 0, begun_ns = 0;
 	fp_u32 word = 0;
 
 	for (unsigned i = 0; i < FP_BASES && !floor_ns; i++) {
@@ -98,14 +103,21 @@ static inline void fp_await_kernel(const struct fp_page *page, long others) {
 		floor_ns = fp_floor_ns(page, clocks[base], base);
 	}
 	while (floor_ns) {
-		const long long ahead_ns = floor_ns - fp_kernel_ns(clocks[base]);
-		if (ahead_ns <= 0 || ahead_ns >= FP_FLOOR_LIMIT_NS)
+		const long long before_ns = others ? fp_kernel_ns(clocks[base]) : 0;
+		if (others)
+			floor_ns = fp_floor_ns(page, clocks[base], base);
+		const long long kernel_ns = fp_kernel_ns(clocks[base]);
+		const long long ahead_ns = floor_ns - kernel_ns;
+		if (!begun_ns)
+			begun_ns = before_ns;
+		if (kernel_ns - begun_ns > FP_LONGEST_WAIT_NS)
+			others = 0;
+		if (ahead_ns >= FP_FLOOR_LIMIT_NS ||
+		    (ahead_ns <= 0 && (!others || kernel_ns - before_ns < FP_LONGEST_LOOK_NS)))
 			return;
 		/* Nothing wakes it: this is a sleep by a system call that the hook makes anyway. FUTEX_WAIT is 0. */
-		const long pause[2] = {0, (long)ahead_ns};
+		const long pause[2] = {0, ahead_ns > 0 ? (long)ahead_ns : 0};
 		fp_syscall4(FP_NR_futex, (long)&word, 0, 0, (long)&pause);
-		if (others-- > 0)
-			floor_ns = fp_floor_ns(page, clocks[base], base);
 	}
 }
 

@@ -302,7 +302,7 @@ static int seccomp(struct fp_call *call) {
 }
 
 /* A program that has confined itself gets no system call for this. */
-static void await_kernel(long others) {
+static void await_kernel(int others) {
 	if (!fp_state.real_calls)
 		fp_await_kernel(&fp_page, others);
 }
@@ -329,7 +329,7 @@ static void forbid_counter(void) {
 
 	if (!fp_state.real_calls && fp_syscall4(FP_NR_prctl, PR_GET_TSC, (long)&mode, 0, 0) < 0)
 		return; /* the kernel has no such thing */
-	await_kernel(FP_LOOKS_FOR_OTHERS);
+	await_kernel(1);
 	__atomic_fetch_add(&fp_state.real_calls, 1, __ATOMIC_SEQ_CST);
 	withdraw_here();
 }
@@ -383,7 +383,7 @@ static int enter_namespace(struct fp_call *call) {
 	const int may_look = !call->arg[1] && !fp_state.real_calls;
 	struct distances before, after;
 
-	await_kernel(FP_LOOKS_FOR_OTHERS);
+	await_kernel(1);
 	if (may_look)
 		measure(&before);
 	if (make(call) < 0)
@@ -398,7 +398,7 @@ static int enter_namespace(struct fp_call *call) {
 /* The page stays right for this process, and is not for those that it forks. */
 static int leave_namespace(struct fp_call *call) {
 	if (make(call) >= 0) {
-		await_kernel(FP_LOOKS_FOR_OTHERS);
+		await_kernel(1);
 		withdraw_here();
 	}
 	return 1;
