@@ -1,5 +1,7 @@
 //! The exit statuses and documents of `fastpath audit`.
 
+use std::process::Command;
+
 use crate::common::{fastpath, finish, helper_program};
 
 /// A static program for x86-64 that makes the system call itself, of the fuzzer's corpus.
@@ -14,6 +16,20 @@ fn a_finding_at_the_requested_level_is_exit_status_1() {
     );
     finish(fastpath(&["audit", "--fail-on", "never", OWN])).expect_code(0);
     finish(fastpath(&["audit", "--fail-on", "note", "/bin/true"])).expect_code(0);
+}
+
+#[test]
+fn a_file_for_which_there_is_no_memory_is_reported_and_not_examined() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let large = directory.path().join("large");
+    std::fs::copy(OWN, &large).expect("a copy");
+    let file = std::fs::File::options().write(true).open(&large).expect("a file");
+    file.set_len(400 << 20).expect("its length");
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -v 200000 && exec \"$0\" audit --rescue \"$1\""]);
+    command.arg(env!("CARGO_BIN_EXE_fastpath")).arg(&large);
+    let said = finish(command).expect_success().err;
+    assert!(said.contains("it cannot be read: out of memory"), "{said}");
 }
 
 #[test]

@@ -209,7 +209,10 @@ impl Reader {
         if self.length > self.left {
             return Err(io::Error::other(format!("it is larger than {} MiB", self.left >> 20)));
         }
-        let mut bytes = vec![0; self.length as usize];
+        let mut bytes = Vec::new();
+        let has_room = bytes.try_reserve_exact(self.length as usize);
+        has_room.map_err(|_| io::ErrorKind::OutOfMemory)?;
+        bytes.resize(self.length as usize, 0);
         self.at = 0;
         io::Read::read_exact(self, &mut bytes)?;
         Ok(bytes)
