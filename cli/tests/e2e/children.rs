@@ -97,6 +97,12 @@ fn a_dynamic_linker_whose_start_is_unknown_is_reported_and_refused_with_require(
     assert!(said.contains("it is a dynamic linker"), "{said}");
     let outcome = finish(fastpath(&["run", "--clocks", "all", "--", path, "/bin/true"])).expect_success();
     assert!(outcome.err.contains("will not be served"), "{outcome:#?}");
+    let script = "\"$0\" /bin/true; echo done; exec sleep 1000";
+    let running = start(fastpath(&["run", "--clocks", "all", "--", "sh", "-c", script, path]));
+    wait_until("its count", || {
+        let status = finish(fastpath(&["status"])).out.replace('\n', " ");
+        running.out_so_far().contains("done") && status.contains("were not served: 1 refused")
+    });
 }
 
 #[test]

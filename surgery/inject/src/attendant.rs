@@ -406,7 +406,11 @@ impl Attendant {
                 "it runs with other privileges than its caller's".into(),
             ));
         }
-        install::install(tracee, &status, &self.config, &mailbox.file, false).map(drop)
+        let unseen = install::install(tracee, &status, &self.config, &mailbox.file, false)?;
+        if unseen.is_some() {
+            self.mailbox.count(Unserved::Refused);
+        }
+        Ok(())
     }
 
     /// Waits until the exec has happened and the new program is stopped before its first instruction. Returns false if
