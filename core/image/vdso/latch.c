@@ -8,6 +8,8 @@
 /* The clocks' bases, two bits for each clock id: shorter than fp_find_clock(). Other clocks have no floor. */
 #define BASE(name) (unsigned)FP_BASE_##name << 2 * FP_CLOCK_##name
 static const fp_u32 bases = BASE(REALTIME) | BASE(MONOTONIC) | BASE(BOOTTIME) | BASE(TAI);
+_Static_assert(2 * FP_CLOCK_TAI < 32 && FP_CLOCK_TAI > FP_CLOCK_BOOTTIME && FP_CLOCK_TAI > FP_CLOCK_MONOTONIC_RAW,
+	       "a clock's id has no room in `bases`, or find() refuses it");
 
 FP_INLINE int find(const struct fp_page *page, fp_clockid id, struct fp_place *place) {
 	place->latch = &page->hres + (id == FP_CLOCK_MONOTONIC_RAW);

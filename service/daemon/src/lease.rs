@@ -42,8 +42,8 @@ fn is_read(file: &File) -> bool {
 
 /// Returns whether any process but its publisher has a page open or mapped.
 pub(crate) fn is_page_read(page: &SharedPage) -> bool {
-    // A page that was taken up was opened for writing, and counts as a writer; one that was made here does not count at
-    // all, and a lease requires a descriptor that does.
+    // The kernel counts only descriptors that were opened. A page that was made here was never opened, so it is opened once
+    // before the question. A page that was adopted from another daemon was opened for writing, and counts as a writer.
     is_read(page.file()) && page.reader().is_ok_and(|reader| is_read(&reader.into()))
 }
 

@@ -194,9 +194,9 @@ impl Offsets {
     /// Returns by how much a new comparison of two CPUs, in counts of which the offsets were subtracted, proves that their
     /// offsets have changed, as bounds that do not include 0. Otherwise returns the comparison itself.
     ///
-    /// If a message takes half as long as the fastest that was measured between the two, and half as long as those of
-    /// most pairs, an offset has changed, by the other half at least: a time is seen to go back once all is used up. (A pair
-    /// whose threads were interrupted whenever they were measured seems slower than it is.)
+    /// A message proves a change if it takes less than half of the fastest time known for its pair, and of that of most
+    /// pairs: the offset has changed by the rest at least. Programs see time go back only after the whole margin is lost. (A
+    /// pair whose threads were interrupted at each measurement seems slower than it is.)
     pub(crate) fn check(&self, pair: Pair) -> Pair {
         let (cpu, other) = (pair.cpu.min(pair.other), pair.cpu.max(pair.other));
         let known = self
