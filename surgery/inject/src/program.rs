@@ -65,7 +65,8 @@ impl Code {
 
     /// Returns why the calls in the libraries that the program maps will not be seen: it is a dynamic linker.
     pub fn unknown_linker(&self) -> Option<&'static str> {
-        let is_unknown = self.program.0.is_linker && self.linker.is_none();
+        let program = &self.program.0;
+        let is_unknown = program.is_linker && !program.is_dynamic() && self.linker.is_none();
         is_unknown.then_some("it is a dynamic linker, and how it starts a program is unknown here")
     }
 

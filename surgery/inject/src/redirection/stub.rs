@@ -13,6 +13,7 @@ use crate::remote::tail;
 
 /// Alignment of a stub.
 const ALIGNMENT: usize = 16;
+
 /// Returns the most bytes of a stub.
 fn size(isa: Isa) -> usize {
     if isa == Isa::I386 { 48 } else { 64 }
