@@ -334,7 +334,6 @@ static void forbid_counter(void) {
 	withdraw_here();
 }
 
-#ifdef __x86_64__
 /* Bounds of the distances of REALTIME and BOOTTIME from MONOTONIC: they differ between time namespaces. */
 struct distances {
 	long long least_ns[2], most_ns[2];
@@ -361,19 +360,6 @@ static int differ(const struct distances *one, const struct distances *other) {
 			return 1;
 	return 0;
 }
-#else
-/* The hook's page has no room for this: any namespace is taken for another one. */
-struct distances {
-	char none;
-};
-
-static void measure(struct distances *known) { (void)known; }
-
-static int differ(const struct distances *one, const struct distances *other) {
-	(void)one, (void)other;
-	return 1;
-}
-#endif
 
 /*
  * The kernel lets a process with other threads enter no time namespace. Without a type, the descriptor alone says which
