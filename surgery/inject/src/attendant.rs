@@ -119,6 +119,7 @@ impl Attendant {
                 self.mailbox.keep_in_use().and_then(|mailbox| {
                     let status = status(tracee.pid())?;
                     install::install(&mut tracee, &status, &self.config, &mailbox.file, must_see_execs)
+                        .map_err(Error::at_exec)
                 })
             }
             Err(e) => Err(e),

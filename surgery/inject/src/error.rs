@@ -43,6 +43,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// Names the cause of an error at an exec stop: there, nothing but the kernel can prevent a write.
+    pub fn at_exec(self) -> Error {
+        match &self {
+            Error::Io { source, .. } if source.raw_os_error() == Some(libc::EIO) => Error::Unsupported(format!(
+                "the kernel does not let fastpath write a program's code (proc_mem.force_override): {self}"
+            )),
+            _ => self,
+        }
+    }
+
     /// Returns an error on a file.
     pub fn io(path: impl Into<String>, source: io::Error) -> Error {
         Error::Io {

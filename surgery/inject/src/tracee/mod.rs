@@ -13,6 +13,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, WaitOptions, WaitStatus};
 
 use crate::abi::{self, Call, Registers};
 use crate::error::{Error, Result, tried};
+use crate::maps;
 use crate::memory::Memory;
 use crate::own_calls::may_restart;
 pub use state::CallResult;
@@ -298,10 +299,14 @@ impl Tracee {
             if !is_entering {
                 let registers = self.registers()?;
                 let abi = abi::for_registers(&registers);
-                self.write(registers.pc(), abi.system_call())?;
+                let at = match self.write(registers.pc(), abi.system_call()) {
+                    Ok(()) => registers.pc(),
+                    // The kernel lets nobody write code (proc_mem.force_override).
+                    Err(e) => self.system_call_of_vdso(abi.system_call()).ok_or(e)?,
+                };
                 let arguments = [u64::from(status), 0, 0, 0, 0, 0];
                 let call = abi.number(Call::ExitGroup);
-                self.set_registers(&abi.call_registers(&registers, registers.pc(), call, arguments))?;
+                self.set_registers(&abi.call_registers(&registers, at, call, arguments))?;
             }
             self.resume(Until::Syscall, 0)?;
             match self.wait()? {
@@ -310,5 +315,18 @@ impl Tracee {
             }
         }
         Err(Error::Unsupported("it does not leave by exit_group".into()))
+    }
+
+    /// Returns the address of a system call instruction in its vDSO.
+    fn system_call_of_vdso(&mut self, instruction: &[u8]) -> Option<u64> {
+        let maps = maps::read(self.pid()).ok()?;
+        let vdso = maps.iter().find(|mapping| mapping.name == "[vdso]")?;
+        let code = self
+            .memory()
+            .ok()?
+            .bytes(vdso.start, (vdso.end - vdso.start) as usize)
+            .ok()?;
+        let at = code.windows(instruction.len()).position(|bytes| bytes == instruction)?;
+        Some(vdso.start + at as u64)
     }
 }
