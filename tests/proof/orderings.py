@@ -275,13 +275,20 @@ class Answers:
         if len(used) != 1 or len(self.sequences) != 2:
             raise Refuted(f"the time is of {len(used)} anchors, and seq is loaded {len(self.sequences)} times")
         self.used = used.pop()
-        # What the page has while seq has a value.
+        # A reader that loads the floors has one of an anchor that is withdrawn, too.
+        self.has_floors = any(self.reader[i].at % ANCHOR in FIELDS["floors"] for i in self.fields)
+        # What the page may have while seq has a value. Each store of a withdrawal leaves a whole anchor.
         self.initial = {self.reader[i].at: copies[self.reader[i].at // ANCHOR] for i in self.fields}
-        page, self.held = dict(self.initial), {self.first_seq: self.initial}
+        page, seq = dict(self.initial), self.first_seq
+        self.held = {seq: {at: {anchor} for at, anchor in page.items()}}
         for each in [each for each in self.execution.events[len(self.reader) :] if each.kind == "store"]:
-            page[each.at] = each.value
             if each.at == SEQ:
-                self.held[each.value] = dict(page)
+                seq = each.value
+                self.held[seq] = {at: {anchor} for at, anchor in page.items()}
+                continue
+            page[each.at] = each.value
+            if each.value == "withdrawn":
+                self.held[seq][each.at].add(each.value)
 
     def value(self, load, index):
         at = self.reader[load].at
@@ -330,15 +337,15 @@ class Answers:
         return [self.value(i, each) for i, each in sees.items() if self.reader[i].at in places]
 
     def may_answer(self, sees, time):
-        """Returns whether the base is such that the reader uses this copy, and the anchor is not withdrawn."""
+        """Returns whether the base is such that the reader uses this copy, and has a time or a floor of it."""
         bases = self.anchors(sees, 0, "base_cycles")
         begins = BEGINS.get(bases[0]) if len(bases) == 2 and bases[0] == bases[1] else None
         uses_copy = begins is None or (time < begins) == (self.used == 1)
-        return uses_copy and "withdrawn" not in self.anchors(sees, self.used, "clocks", "by_cpu")
+        return uses_copy and (self.has_floors or "withdrawn" not in self.anchors(sees, self.used, "clocks", "by_cpu"))
 
     def is_wrong(self, sees, seq, time):
         """The fields must be those that the page had with this seq, and a replaced or withdrawn anchor answers only before that."""
-        is_torn = any(self.value(i, sees[i]) != self.held[seq][self.reader[i].at] for i in self.fields)
+        is_torn = any(self.value(i, sees[i]) not in self.held[seq][self.reader[i].at] for i in self.fields)
         return is_torn or time == AFTER and self.used == 0 and "old" in self.anchors(sees, 0, "clocks")
 
 
