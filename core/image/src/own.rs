@@ -13,7 +13,7 @@ const MAX_SIZE: u64 = 1 << 20;
 pub struct MappedVdso {
     /// The address of its first byte.
     pub base: u64,
-    /// Its loaded segment.
+    /// Its mapping: whole pages, as the kernel maps them. Behind the file is room for changes.
     pub bytes: Vec<u8>,
     /// Its exports.
     pub vdso: Vdso,
@@ -36,8 +36,10 @@ pub fn own_vdso() -> Result<Option<MappedVdso>, ElfError> {
         .map(|load| load.offset.saturating_add(load.file_size))
         .max()
         .unwrap_or(0)
-        .min(MAX_SIZE);
-    // SAFETY: the kernel maps what its vDSO's program headers say, and so does fastpath where it replaced the vDSO.
+        .min(MAX_SIZE)
+        .next_multiple_of(MIN_PAGE_SIZE as u64);
+    // SAFETY: the kernel maps whole pages of what its vDSO's program headers say, and so does fastpath where it replaced
+    // the vDSO.
     let bytes = unsafe { std::slice::from_raw_parts(base as *const u8, size as usize) }.to_vec();
     let vdso = Vdso::parse(&bytes)?;
     Ok(Some(MappedVdso {
