@@ -340,6 +340,17 @@ fn a_jvm_is_known_by_its_version() {
     );
 }
 
+/// Skips a test of a process whose clock reads doctor could not sample, for its reason.
+fn skip_without_samples(report: &Value) {
+    let mut unseen = report["unseen"].as_array().into_iter().flatten();
+    let samples = unseen.find(|source| source["source"] == "perf_event_open");
+    let why = samples.and_then(|samples| samples["why"].as_str());
+    skip(format_args!(
+        "doctor has no samples: {}",
+        why.unwrap_or("without a reason")
+    ));
+}
+
 #[test]
 fn a_process_that_reads_clocks_all_the_time_has_a_share_and_a_caller() {
     let Some(path) = program("clock-glibc") else { return };
@@ -350,7 +361,7 @@ fn a_process_that_reads_clocks_all_the_time_has_a_share_and_a_caller() {
     let report = json(&finish(doctor(&["--json", &pid])).expect_code(status_of_this_host()));
     let reads = &report["facts"]["process"]["reads"];
     if reads.is_null() {
-        return skip(format_args!("no samples: {}", report["unseen"]));
+        return skip_without_samples(&report);
     }
     let figure = |name: &str| reads[name].as_f64().expect("a number");
     // The loop does little else. Time in libc's function and in the loop is not in the vDSO's.
@@ -382,7 +393,7 @@ fn a_process_is_shown_with_the_counter_reads_that_it_executes() {
         let report = json(&finish(doctor(&["--json", &running.pid().0.to_string()])));
         let process = &report["facts"]["process"];
         if process["reads"].is_null() {
-            skip(format_args!("no samples: {}", report["unseen"]));
+            skip_without_samples(&report);
             return true;
         }
         let file = &process["counter_reads"][0];
@@ -414,7 +425,7 @@ fn has_as_caller(running: &Running, is_own: impl Fn(&str) -> bool) {
         let report = json(&finish(doctor(&["--json", &running.pid().0.to_string()])));
         let reads = &report["facts"]["process"]["reads"];
         if reads.is_null() {
-            skip(format_args!("no samples: {}", report["unseen"]));
+            skip_without_samples(&report);
             return true;
         }
         reads["callers"][0]["function"].as_str().is_some_and(&is_own)
@@ -471,7 +482,7 @@ fn has_a_clock_for_each_caller(running: &Running) {
         let report = json(&finish(doctor(&["--json", &running.pid().0.to_string()])));
         let reads = &report["facts"]["process"]["reads"];
         if reads.is_null() {
-            skip(format_args!("no samples: {}", report["unseen"]));
+            skip_without_samples(&report);
             return true;
         }
         let [m, r] = ["m", "r"].map(|function| clocks_of(reads, function));

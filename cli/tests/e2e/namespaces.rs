@@ -3,7 +3,8 @@
 use std::process::Command;
 
 use crate::common::{
-    Pid, SERVED, comes_to, finish, helper_program, install, needs_root, program, served, skip, start, tool, wait_until,
+    Pid, SERVED, comes_to, finish, helper_program, install, needs_root, program, served, skip, skip_namespaces, start,
+    tool, wait_until,
 };
 
 const LEAF_IN_SHELL: &str = "grep -c memfd:fastpath-page /proc/self/maps";
@@ -15,7 +16,7 @@ fn unshare(options: &[&'static str]) -> Option<Vec<&'static str>> {
     let mut trial = Command::new("unshare");
     trial.args(options).arg("true");
     if !finish(trial).status.success() {
-        skip(format_args!("no `{}` here", prefix.join(" ")));
+        skip_namespaces();
         return None;
     }
     Some(prefix)

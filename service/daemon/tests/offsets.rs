@@ -217,6 +217,15 @@ fn read_everywhere(clock_gettime: ClockGettime, until: impl Fn(u64) -> bool + Sy
     })
 }
 
+/// Sets a flag at the end of a scope. A failed assertion ends one, too, which else waits for the publisher.
+struct SetsAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetsAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// Timeout, longer than a busy machine needs.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -268,6 +277,7 @@ fn counters_that_differ_are_made_to_agree_and_those_that_drift_are_left() {
     let withdrawn = || member.page.page().stats.withdrawn_reason.load(Relaxed);
     let refreshes = || member.page.page().stats.refreshes.load(Relaxed);
     std::thread::scope(|scope| {
+        let _end = SetsAtEnd(&over);
         scope.spawn(|| publisher.run(|| !over.load(Relaxed)));
         let begun = Instant::now();
         while refreshes() == 0 {
@@ -305,7 +315,6 @@ fn counters_that_differ_are_made_to_agree_and_those_that_drift_are_left() {
             since.is_some_and(|since| since.elapsed() > Duration::from_secs(8)) || begun.elapsed() > TIMEOUT
         });
         println!("a drift: {seen:?}, {:?}", begun.elapsed());
-        over.store(true, Relaxed);
         assert_eq!((seen.backward, seen.wrong), (0, 0), "{seen:?}");
         assert_ne!(withdrawn(), 0, "counters that drift are left to the kernel");
     });

@@ -54,7 +54,7 @@ pub fn hazard_of(program: Option<String>, arguments: &[&str], word: &str) -> Opt
         running.out_so_far().contains(word) || !running.pid().exists()
     });
     if !running.pid().exists() {
-        skip(format_args!("{program}: not on this kernel: {:?}", running.finish()));
+        skip(running.finish().first_line());
         return None;
     }
     std::thread::sleep(Duration::from_millis(100));

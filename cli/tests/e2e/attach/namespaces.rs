@@ -5,7 +5,9 @@ use std::process::Command;
 use super::stepping::{entries, step};
 use super::{Memory, attach, detach};
 use crate::common::processes::{TIMEOUT, holds_within};
-use crate::common::{Pid, Running, fastpath, finish, helper_program, program, skip, start, tool, wait_until};
+use crate::common::{
+    Pid, Running, fastpath, finish, helper_program, program, skip_namespaces, start, tool, wait_until,
+};
 
 /// `unshare OPTIONS COMMAND`, if that works here.
 pub fn unshared(options: &[&str], command: &[&str]) -> Option<Running> {
@@ -13,7 +15,7 @@ pub fn unshared(options: &[&str], command: &[&str]) -> Option<Running> {
     let mut trial = Command::new("unshare");
     trial.args(options).arg("true");
     if !finish(trial).status.success() {
-        skip(format_args!("no `unshare {}` here", options.join(" ")));
+        skip_namespaces();
         return None;
     }
     let mut unshare = Command::new("unshare");

@@ -65,6 +65,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Returns the first line of standard error, or of standard output: the reason for which a test is skipped.
+    pub fn first_line(&self) -> &str {
+        let mut lines = self.err.lines().chain(self.out.lines());
+        lines.next().unwrap_or("a program ended without a reason")
+    }
+
     /// Fails the test unless the command exited with 0.
     #[track_caller]
     pub fn expect_success(self) -> Outcome {

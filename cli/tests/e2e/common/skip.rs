@@ -5,6 +5,13 @@ mod record;
 
 pub use record::{give_up, has_seccomp_filter, needs_root, skip};
 
+/// Skips a test that needs a namespace, for the reason that none can be made here.
+pub fn skip_namespaces() {
+    if needs_root().is_some() {
+        skip("this kernel makes no such namespace");
+    }
+}
+
 /// Returns the name of a command, or `None`, and skips the test, if there is no such command.
 pub fn tool(name: &str) -> Option<&str> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -63,7 +63,12 @@ const SERVED: &str = "libfastpath-preload: served\n";
 /// Returns the one line with the reason for which a program is not served; the program has run nevertheless.
 #[track_caller]
 fn reason(command: Command) -> String {
-    let outcome = finish(command).expect_success();
+    reason_in(finish(command))
+}
+
+#[track_caller]
+fn reason_in(outcome: Outcome) -> String {
+    let outcome = outcome.expect_success();
     let prefix = "libfastpath-preload: not served: ";
     let reason = outcome
         .err

@@ -163,6 +163,10 @@ fn answer(connection: &OwnedFd, page: OwnedFd, mailbox: &Shared, behaviour: &Beh
         return;
     };
     let size = received.bytes;
+    if size == 0 {
+        // A filter killed the client before it sent anything.
+        return;
+    }
     let (operation, request) = fastpath_protocol::Request::parse(&bytes[..size]).expect("a request");
     assert_eq!(operation, fastpath_protocol::Operation::Prepare);
     let plan = Plan::for_request(&request, page, mailbox.reopen().expect("the mailbox"));
