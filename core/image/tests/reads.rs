@@ -235,14 +235,15 @@ fn instructions(mapped: &Mapped, id: i32) -> usize {
 }
 
 #[test]
-fn a_coarse_clock_is_16_instructions_from_the_kernels_function() {
+fn a_coarse_clock_is_18_instructions_from_the_kernels_function() {
     let mapped = Mapped::with_kernel();
     lay(&mapped, &still());
     for id in [libc::CLOCK_REALTIME_COARSE, libc::CLOCK_MONOTONIC_COARSE] {
         assert_eq!(page_answer(&mapped, id), None);
-        // The last is a jump through a slot, and one a no-op: the code in the kernel's vDSO does without them.
+        // gcc 12 takes 16, and gcc 14 two more. The last is a jump through a slot, and one a no-op: the code in the
+        // kernel's vDSO does without them.
         assert!(
-            instructions(&mapped, id) <= 16,
+            instructions(&mapped, id) <= 18,
             "clock {id}: {}",
             instructions(&mapped, id)
         );

@@ -108,7 +108,7 @@ fn emulator(isa: Isa) -> Option<String> {
 /// Compiles the guest program, with the toolchain of other ISAs' images.
 fn build(isa: Isa) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest");
-    let vdso = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vdso");
+    let vdso = Path::new(env!("CARGO_MANIFEST_DIR")).join("vdso");
     // Distinguishes tests that run side by side.
     static BUILT: AtomicU32 = AtomicU32::new(0);
     let number = BUILT.fetch_add(1, Relaxed);

@@ -2,6 +2,8 @@
 
 mod abi;
 mod programs;
+#[path = "../../../../tests/skip.rs"]
+mod skip;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -32,6 +34,9 @@ fn libraries() -> PathBuf {
 
 /// Returns the output of pkg-config for it.
 fn pkg_config(arguments: &[&str]) -> Vec<String> {
+    if Command::new("pkg-config").arg("--version").output().is_err() {
+        skip::give_up("no pkg-config on this machine");
+    }
     let output = run(Command::new("pkg-config")
         .args(arguments)
         .arg("libfastpath")
