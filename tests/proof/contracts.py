@@ -34,14 +34,20 @@ def widen(value, bits):
 
 
 def reads_latch(executor, state, argument):
-    """fp_read_latch(id, time) writes a time or a floor, whatever the page holds."""
+    """fp_read_latch(id, time) writes a time or a floor, whatever the page holds, or leaves `time` as it was."""
     word = executor.isa.word
     identity, time = argument(0), argument(1)
     time = known(time) if known(time) is not None else time
-    sec, nsec, answers = fresh("latch_sec", 64), fresh("latch_nsec", 8 * word), fresh("answers", 8 * word)
-    executor.store(state, time, 8, sec)
-    executor.store(state, time + 8, word, nsec)
-    return Call("fp_read_latch", [identity], answers, (sec, nsec))
+    finds, answers, found, before = z3.FreshBool("finds"), fresh("answers", 8 * word), [], []
+    for at, size, name in ((0, 8, "latch_sec"), (8, word, "latch_nsec")):
+        memory, place = executor.place(state, time + at, size, store=True)
+        memory = state.memories()[memory]
+        old = vector(memory.read(place, size, lambda at: memory.write(at, 1, fresh("old", 8))), size)
+        before.append(old)
+        found.append(z3.If(finds, fresh(name, 8 * size), old))
+        memory.write(place, size, found[-1])
+    answers = z3.If(finds, answers, z3.BitVecVal(0, 8 * word))
+    return Call("fp_read_latch", [identity, before[1]], answers, tuple(found))
 
 
 def is_later(executor, state, argument):
@@ -319,7 +325,10 @@ def prove_clock_gettime(image, identity, function="clock_gettime", touched=None)
 
 
 def prove_slow_path(path, identity, ts, size, function):
-    """READ_SLOWLY: an anchor's answer, else the kernel's, unless an anchor answers after it or the floor is later."""
+    """
+    READ_SLOWLY: an anchor's answer, else the kernel's, unless an anchor answers after it or the floor is later: the
+    second look's, or the first one's if that finds none, or FP_NO_FLOOR if neither does.
+    """
     names = [each.name for each in path.calls]
     order = ["fp_read_latch", f"fp_call_{function}", "fp_read_latch", "fp_is_later"]
     if names != order[: len(names)]:
@@ -328,6 +337,8 @@ def prove_slow_path(path, identity, ts, size, function):
         path.need("the clock id is passed on", z3.Extract(31, 0, vector(call.arguments[0], path.isa.word)) == identity)
     yes = [z3.Extract(31, 0, each.result) != 0 for each in path.calls]
     zero = path.result == 0
+    no_floor = z3.BitVecVal(NO_FLOOR, 8 * path.isa.word)
+    path.need("there is no floor before the first look", path.calls[0].arguments[1] == no_floor)
     if len(names) == 1:
         path.need("the first look answers", z3.And(yes[0], zero))
         path.need_time("ts", size, *path.calls[0].out)
@@ -344,6 +355,7 @@ def prove_slow_path(path, identity, ts, size, function):
         path.need_time("ts", size, *path.calls[2].out)
         return "later anchor"
     floor = path.calls[2].out
+    path.need("the second look keeps the first one's floor", path.calls[2].arguments[1] == path.calls[0].out[1])
     expected = [*floor, *[z3.Extract(31, 0, each) for each in kernel.out]]
     path.need("the second look does not answer", z3.Not(yes[2]))
     for value, want in zip(path.calls[3].arguments, expected):
@@ -555,22 +567,25 @@ def prove_read_latch(image, identity):
         # Of the others, 2, 3, 5, 6 and 8 to 10 rely on the writer, which sets no bit of theirs in `floors`.
         identity = z3.BitVec("other_clock", 32)
         conditions = [z3.UGT(identity, max(CLOCKS))]
-    _, paths = run(image, "fp_read_latch", [identity, "time"], {"time": 8 + word}, internal=True, conditions=conditions)
+    before = fresh("before", 8 * (8 + word))
+    given = {"internal": True, "conditions": conditions, "contents": [("time", 8 + word, before)]}
+    _, paths = run(image, "fp_read_latch", [identity, "time"], {"time": 8 + word}, **given)
     for path in paths:
         if path.calls:
             raise Refuted("something is called")
-        count(kinds, prove_latch_path(path, identity))
+        count(kinds, prove_latch_path(path, identity, before))
     return kinds
 
 
-def prove_latch_path(path, identity):
+def prove_latch_path(path, identity, before):
     word = path.isa.word
     nsec_memory = path.state.objects["time"]
     nsec = vector(nsec_memory.read(8, word, never), word)
+    is_unchanged = vector(nsec_memory.read(0, 8 + word, never), 8 + word) == before
     if identity not in CLOCKS:
         if path.loads:
             raise Refuted("the page is read for a clock that it does not hold")
-        path.need("no floor", z3.And(path.result == 0, nsec == z3.BitVecVal(NO_FLOOR, 8 * word)))
+        path.need("no floor", z3.And(path.result == 0, is_unchanged))
         return "unknown clock"
     latch, base = CLOCKS[identity]
     attempt = Attempt(path, latch)
@@ -592,7 +607,7 @@ def prove_latch_path(path, identity):
     answers = z3.And(has(chosen(latch + 4, 4) | chosen(latch + 96, 4), identity), z3.Not(over))
     if not attempt.complete:
         path.need("there is no floor", z3.Not(has_floor), *attempt.agree)
-        path.need("no floor", z3.And(path.result == 0, nsec == z3.BitVecVal(NO_FLOOR, 8 * word)))
+        path.need("no floor", z3.And(path.result == 0, is_unchanged))
         return "none"
     attempt.check_order()
     sec, expected, bounds = extrapolate(word, chosen, latch, base, used)

@@ -7,7 +7,7 @@
  * The exceptional cases are those of clock_gettime. Only the kernel has the time zone; the time that it returns with it
  * is replaced, because a reader may have been shown a later one.
  */
-static FP_COLD int read_slow_path(struct fp_timeval *tv, struct fp_timezone *tz) {
+FP_APART int read_slow_path(struct fp_timeval *tv, struct fp_timezone *tz) {
 	struct fp_timespec now;
 	int error = 0;
 
@@ -24,10 +24,10 @@ static FP_COLD int read_slow_path(struct fp_timeval *tv, struct fp_timezone *tz)
 }
 
 FP_HOT int FP_NAME(gettimeofday)(struct fp_timeval *tv, struct fp_timezone *tz) {
-	const struct fp_latch *hres = fp_hres();
+	/* On 32-bit ISAs, one page only has room for the straight code of clock_gettime and clock_gettime64. */
 #if __SIZEOF_POINTER__ == 8
+	const struct fp_latch *hres = fp_hres();
 	struct fp_time now;
-#endif
 
 	if (fp_unlikely(fp_is_moved(hres)))
 		return fp_call_gettimeofday(tv, tz);
@@ -35,14 +35,12 @@ FP_HOT int FP_NAME(gettimeofday)(struct fp_timeval *tv, struct fp_timezone *tz) 
 		return read_slow_path(tv, tz);
 	if (fp_unlikely(!tv))
 		return 0;
-#if __SIZEOF_POINTER__ == 8
 	if (fp_likely(fp_read_newest(hres, FP_CLOCK_REALTIME, FP_BASE_REALTIME, FP_ORDERED, &now))) {
 		tv->tv_sec = now.sec;
 		tv->tv_usec = fp_to_usec(now.nsec);
 		return 0;
 	}
 #endif
-	/* On 32-bit ISAs, one page only has room for the straight code of clock_gettime and clock_gettime64. */
-	return read_slow_path(tv, 0);
+	return read_slow_path(tv, tz);
 }
 FP_ALIAS(gettimeofday)

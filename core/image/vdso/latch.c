@@ -39,11 +39,12 @@ FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
 	const struct fp_page *page = fp_page_at(0);
 	struct fp_place place;
 	const struct fp_latch *latch;
+	struct fp_time found;
 	fp_u32 seq;
 	int answers;
 
 	if (!find(page, id, &place))
-		goto none;
+		return 0;
 	do {
 		const struct fp_anchor *anchor;
 		fp_u64 counter, age_cycles;
@@ -51,7 +52,7 @@ FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
 		seq = fp_load_acquire(&place.latch->copy[0].seq);
 		anchor = &place.latch->copy[seq & 1];
 		if (!fp_has(anchor->floors, id))
-			goto none;
+			return 0;
 		counter = read_counter(page);
 		latch = fp_after_counter(place.latch, counter);
 		anchor = &latch->copy[seq & 1];
@@ -62,23 +63,20 @@ FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
 			age_cycles = counter - anchor->base_cycles;
 		}
 		if (!fp_has(anchor->floors, id))
-			goto none;
+			return 0;
 		answers = fp_has(anchor->clocks | anchor->by_cpu, id);
 		if (age_cycles > anchor->cap_cycles) {
 			answers = 0;
 			/* A counter before the base was reset, and does not show how long ago that was. */
 			age_cycles = age_cycles >> 63 ? 0 : anchor->cap_cycles;
 		}
-		*time = fp_extrapolate(anchor, place.base, age_cycles);
+		found = fp_extrapolate(anchor, place.base, age_cycles);
 
 		fp_load_barrier();
 	} while (latch->copy[0].seq != seq);
+	/* Only here: what an earlier round found is no valid floor any more. */
+	*time = found;
 	return answers;
-
-none:
-	/* The result of an earlier round is no valid floor any more, and in the first one `time` was never written. */
-	time->nsec = FP_NO_FLOOR;
-	return 0;
 }
 
 FP_COLD int fp_is_later(const struct fp_time *floor, fp_u32 kernel_sec, fp_u32 kernel_nsec) {

@@ -120,10 +120,10 @@ FP_INLINE int fp_find_clock(const struct fp_latch *hres, fp_clockid id, struct f
 
 /*
  * Reads any clock, by whichever anchor applies. Returns 0 where none answers at this moment; `time` is then the
- * floor, the latest time that any reader can have had (page.h), or none: FP_NO_FLOOR in nsec.
+ * floor, the latest time that any reader can have had (page.h), or is left as it was if there is none.
  */
 FP_INTERNAL int fp_read_latch(fp_clockid id, struct fp_time *time);
-/* More than two seconds, whatever `sec` is: later than no answer of the kernel, for fp_is_later. */
+/* For `nsec` before the first look: more than two seconds, whatever `sec` is, so that fp_is_later() returns 0. */
 #define FP_NO_FLOOR (~0x7fffffffL)
 /* Returns whether a floor is later than the kernel's answer, which must then not be shown. */
 FP_INTERNAL int fp_is_later(const struct fp_time *floor, fp_u32 kernel_sec, fp_u32 kernel_nsec);

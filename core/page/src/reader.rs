@@ -171,15 +171,18 @@ impl<'p> Reader<'p> {
         mut counter: impl FnMut() -> u64,
         kernel: impl FnOnce() -> (u64, u32),
     ) -> (u64, u32) {
-        if let Attempt::Answer(time) = self.look(clock_id, u32::MAX, &mut counter) {
-            return time;
-        }
+        let before = match self.look(clock_id, u32::MAX, &mut counter) {
+            Attempt::Answer(time) => return time,
+            Attempt::Floor(floor) => Some(floor),
+            _ => None,
+        };
         let kernel = kernel();
-        match self.look(clock_id, u32::MAX, &mut counter) {
-            Attempt::Answer(time) => time,
-            Attempt::Floor(floor) if ahead_ns(floor, kernel) > 0 => floor,
-            _ => kernel,
-        }
+        let floor = match self.look(clock_id, u32::MAX, &mut counter) {
+            Attempt::Answer(time) => return time,
+            Attempt::Floor(floor) => Some(floor),
+            _ => before,
+        };
+        floor.filter(|floor| ahead_ns(*floor, kernel) > 0).unwrap_or(kernel)
     }
 
     /// Returns the earliest and the latest UTC in nanoseconds since 1970, as `fastpath_clock_now_bounded()` does; `None`

@@ -16,6 +16,8 @@
 //!   `no_anchor_takes_over_from_the_kernel_at_a_later_time`;
 //! - writer: no floors in `copy[1]` -> `time_never_goes_back_wherever_a_publisher_stops`;
 //! - reader: leaves the page without regard to the floor -> `time_never_goes_back_wherever_a_reader_leaves`;
+//! - reader: no floor where the page was withdrawn between its looks ->
+//!   `time_never_goes_back_where_another_thread_withdraws_the_page`;
 //! - publisher: `forget` at the withdrawal after a sleep, or reader: a limit of floors below the age cap ->
 //!   `what_was_shown_after_a_sleep_outlives_the_withdrawal`.
 #![cfg(loom)]
@@ -349,16 +351,22 @@ impl Machine {
 impl Machine {
     /// Reads the clock, and once more after the page was taken away: only after the kernel has reached the floor.
     fn read_and_leave(&self, page: &Page) {
-        let reader = Reader::new(page);
         let kernel = || (0, self.kernel_ns() as u32);
-        let last = reader.answer(MONOTONIC_ID, || self.count(), kernel);
-        if let Some(floor) = reader.floor(MONOTONIC_ID, || self.count()) {
-            while ahead_ns(floor, kernel()) > 0 {
+        let last = Reader::new(page).answer(MONOTONIC_ID, || self.count(), kernel);
+        self.await_floor(page);
+        let next = kernel();
+        assert!(next >= last, "{last:?} then {next:?}");
+    }
+}
+
+impl Machine {
+    /// Waits until the kernel's clock has reached the floor.
+    fn await_floor(&self, page: &Page) {
+        if let Some(floor) = Reader::new(page).floor(MONOTONIC_ID, || self.count()) {
+            while ahead_ns(floor, (0, self.kernel_ns() as u32)) > 0 {
                 self.counter.fetch_add(300, Ordering::AcqRel);
             }
         }
-        let next = kernel();
-        assert!(next >= last, "{last:?} then {next:?}");
     }
 }
 
@@ -459,6 +467,26 @@ fn time_never_goes_back_wherever_a_reader_leaves() {
             });
         }
     }
+}
+
+#[test]
+fn time_never_goes_back_where_another_thread_withdraws_the_page() {
+    model(|| {
+        let page = Arc::new(Page::zeroed());
+        let machine = Arc::new(Machine::new(2_000));
+        publish(&Writer::new(&page), &anchor_at(1_000, 1_500), 1_100);
+        // The anchor has ended, and the kernel's clock is behind what readers are shown.
+        machine.sleep(600);
+        let reader = {
+            let (page, machine) = (page.clone(), machine.clone());
+            thread::spawn(move || machine.read_twice(&page))
+        };
+        machine.await_floor(&page);
+        // As if another page was mapped, with another count and nothing in it.
+        page.hres.copy[0].floors.store(0, Ordering::Release);
+        page.hres.copy[0].seq.fetch_add(2, Ordering::Release);
+        reader.join().expect("reader");
+    });
 }
 
 #[test]
