@@ -171,9 +171,9 @@ pub(crate) mod cpu {
         const MORE_FEATURES: u32 = 0x8000_0021;
         const ALWAYS_SERIALIZING: u32 = 1 << 2;
         let vendor = __cpuid(0);
-        match &[vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat()[..] {
-            b"GenuineIntel" => true,
-            b"AuthenticAMD" | b"HygonGenuine" => {
+        match [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).each_ref() {
+            [b"Genu", b"ineI", b"ntel"] => true,
+            [b"Auth", b"enti", b"cAMD"] | [b"Hygo", b"nGen", b"uine"] => {
                 __cpuid(0x8000_0000).eax >= MORE_FEATURES && __cpuid(MORE_FEATURES).eax & ALWAYS_SERIALIZING != 0
             }
             _ => false,
