@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::{SERVED, kernel_is_fast, permit, preloaded_at, reason};
-use crate::common::{Running, fastpath, finish, needs_root, program, skip, start, tool, torture, wait_until};
+use crate::common::{
+    Running, fastpath, finish, needs_root, program, skip, skip_namespaces, start, tool, torture, wait_until,
+};
 
 /// A daemon that listens where every user may connect.
 pub struct Daemon {
@@ -166,7 +168,7 @@ fn programs_in_other_namespaces_read_their_own_clocks() {
         command.env_remove("LD_PRELOAD");
         let outcome = finish(command);
         if outcome.err.contains("unshare") {
-            skip(format_args!("no {} here", kind[0]));
+            skip_namespaces();
             continue;
         }
         let outcome = outcome.expect_success();
