@@ -80,7 +80,7 @@ static inline long long fp_floor_ns(const struct fp_page *page, int clock, unsig
 /*
  * Longest wait for what other threads, and handlers of signals, read meanwhile. A stopped publisher's anchor ends after
  * 400 ms, and was ahead by 33 ms at most (docs/counter.md). One that runs is level with the kernel again and again:
- * crates/clock/tests/order.rs.
+ * core/clock/tests/order.rs.
  */
 #define FP_LONGEST_WAIT_NS 1000000000ll
 

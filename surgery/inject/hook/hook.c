@@ -68,7 +68,8 @@ static int exchange_if(fp_u32 *p, fp_u32 expected, fp_u32 desired) {
 #define IN_TIME_NS 150000000u
 
 /* Counters tick at 24 MHz or at 5 GHz: only the page's rate converts an age to nanoseconds. */
-static int is_younger(const struct fp_anchor *newest, fp_u64 age, fp_u32 limit_ns) {
+static int is_younger(fp_u64 age, fp_u32 limit_ns) {
+	const struct fp_anchor *newest = &fp_page.hres.copy[0];
 	fp_u32 mult = __atomic_load_n(&newest->mult, __ATOMIC_RELAXED);
 	fp_u32 shift = __atomic_load_n(&newest->shift, __ATOMIC_RELAXED);
 
@@ -76,15 +77,24 @@ static int is_younger(const struct fp_anchor *newest, fp_u64 age, fp_u32 limit_n
 	return age >> 32 == 0 && age * mult >> (shift & 63) < limit_ns;
 }
 
-/* Returns whether the publisher keeps the page fresh. */
-static int publisher_is_alive(void) {
+/* Returns the newest anchor's max age, and stores its age; 0 without an anchor: then the counter may not even be
+ * readable. */
+static fp_u32 look_at_newest(fp_u64 *age) {
 	const struct fp_anchor *newest = &fp_page.hres.copy[0];
 	fp_u64 base = fp_load(&newest->base_cycles);
 	fp_u32 cap = __atomic_load_n(&newest->cap_cycles, __ATOMIC_RELAXED);
-	if (!cap)
-		return 0; /* the counter may not even be readable */
-	fp_u64 age = fp_counter_of(&fp_page) - base;
-	return age <= cap || is_younger(newest, age, NOT_LATE_YET_NS) || (long long)age < 0;
+
+	if (cap)
+		*age = fp_counter_of(&fp_page) - base;
+	return cap;
+}
+
+/* Returns whether the publisher keeps the page fresh. */
+static int publisher_is_alive(void) {
+	fp_u64 age;
+	fp_u32 cap = look_at_newest(&age);
+
+	return cap && (age <= cap || is_younger(age, NOT_LATE_YET_NS) || (long long)age < 0);
 }
 
 static void count(enum fp_unserved reason) { __atomic_fetch_add(&fp_mailbox.unserved[reason], 1, __ATOMIC_RELAXED); }
@@ -309,12 +319,9 @@ static void await_kernel(int others) {
 
 /* The new program may not be served. */
 static void await_before_exec(void) {
-	const struct fp_anchor *newest = &fp_page.hres.copy[0];
+	fp_u64 age;
 
-	/* Without an anchor, the counter may not even be readable. */
-	if (!__atomic_load_n(&newest->cap_cycles, __ATOMIC_RELAXED))
-		return;
-	if (!is_younger(newest, fp_counter_of(&fp_page) - fp_load(&newest->base_cycles), IN_TIME_NS))
+	if (look_at_newest(&age) && !is_younger(age, IN_TIME_NS))
 		await_kernel(0);
 }
 
