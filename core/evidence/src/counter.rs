@@ -72,7 +72,9 @@ impl Features {
 /// Finds out once which ordered read of this CPU is the cheapest, if this process may read the counter. Instances that are
 /// made from then on read by it.
 pub fn choose_read() {
-    let _ = is_readable();
+    if is_readable() {
+        cpu::choose_read();
+    }
 }
 
 /// Returns whether this process may read the counter: a process can have asked the kernel to fault it (PR_SET_TSC; on
@@ -81,9 +83,5 @@ pub fn is_readable() -> bool {
     let mut mode: libc::c_int = 0;
     // A kernel without PR_GET_TSC forbids nothing.
     // SAFETY: PR_GET_TSC stores one int.
-    let is_readable = unsafe { libc::prctl(libc::PR_GET_TSC, &mut mode) != 0 || mode == libc::PR_TSC_ENABLE };
-    if is_readable {
-        cpu::choose_read();
-    }
-    is_readable
+    unsafe { libc::prctl(libc::PR_GET_TSC, &mut mode) != 0 || mode == libc::PR_TSC_ENABLE }
 }

@@ -7,6 +7,7 @@ use crate::counter::{self, Features};
 use fastpath_isa::Isa;
 
 pub(super) fn look() -> Evidence {
+    counter::choose_read();
     let is_readable = counter::is_readable();
     Evidence {
         is_readable,

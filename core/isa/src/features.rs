@@ -17,4 +17,9 @@ impl CpuFeatures {
     pub fn of_this_cpu() -> CpuFeatures {
         crate::cpu::features()
     }
+
+    /// Returns whether images for x86 read by RDTSCP.
+    pub(crate) fn reads_by_rdtscp(self) -> bool {
+        self.rdtscp && !self.fence
+    }
 }

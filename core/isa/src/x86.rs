@@ -25,7 +25,7 @@ pub(crate) fn move_page_reference(image: &mut [u8], at: usize, by: i64) {
 /// Writes `rdtscp` and a no-op of two bytes, in place of `lfence; rdtsc`, unless that is the better one.
 pub(crate) fn improve_counter_read(image: &mut [u8], at: usize, cpu: CpuFeatures) {
     const RDTSCP: [u8; 5] = [0x0f, 0x01, 0xf9, 0x66, 0x90];
-    if cpu.rdtscp && !cpu.fence {
+    if cpu.reads_by_rdtscp() {
         image[at..at + RDTSCP.len()].copy_from_slice(&RDTSCP);
     }
 }
@@ -98,8 +98,7 @@ pub(crate) mod cpu {
     /// Makes so many ordered reads, one after the other, by the instructions that the image uses on this CPU.
     #[inline(never)]
     pub fn repeat_image_reads(reads: u32) {
-        let features = features();
-        if features.rdtscp && !features.fence {
+        if features().reads_by_rdtscp() {
             repeat_rdtscp(reads);
         } else {
             repeat_fenced(reads);
@@ -130,13 +129,10 @@ pub(crate) mod cpu {
 
     /// Returns the instructions of the image's ordered read on this CPU.
     pub fn image_read() -> &'static str {
-        match features() {
-            CpuFeatures {
-                rdtscp: true,
-                fence: false,
-                ..
-            } => "rdtscp",
-            _ => "lfence; rdtsc",
+        if features().reads_by_rdtscp() {
+            "rdtscp"
+        } else {
+            "lfence; rdtsc"
         }
     }
 
@@ -146,22 +142,24 @@ pub(crate) mod cpu {
     /// that takes less time than RDTSCP by more than a twentieth, so that the choice is stable. Takes some 10 µs the
     /// first time. This process must be permitted to read the counter.
     pub fn choose_read() {
+        FENCE.get_or_init(|| features().rdtscp && lfence_orders_rdtsc() && fence_takes_less());
+    }
+
+    /// Compares the least that some reads took in either way. The CPU must have RDTSCP.
+    fn fence_takes_less() -> bool {
         const ROUNDS: u32 = 24;
         const READS: u32 = 8;
-        FENCE.get_or_init(|| {
-            let is_permitted = features().rdtscp && lfence_orders_rdtsc();
-            let (mut fenced, mut rdtscp) = (u64::MAX, u64::MAX);
-            for _ in 0..if is_permitted { ROUNDS } else { 0 } {
-                let began = read_counter();
-                repeat_fenced(READS);
-                let between = read_counter();
-                repeat_rdtscp(READS);
-                let end = read_counter();
-                fenced = fenced.min(between.wrapping_sub(began));
-                rdtscp = rdtscp.min(end.wrapping_sub(between));
-            }
-            is_permitted && fenced < rdtscp - rdtscp / 20
-        });
+        let (mut fenced, mut rdtscp) = (u64::MAX, u64::MAX);
+        for _ in 0..ROUNDS {
+            let began = read_counter();
+            repeat_fenced(READS);
+            let between = read_counter();
+            repeat_rdtscp(READS);
+            let end = read_counter();
+            fenced = fenced.min(between.wrapping_sub(began));
+            rdtscp = rdtscp.min(end.wrapping_sub(between));
+        }
+        fenced < rdtscp - rdtscp / 20
     }
 
     /// Returns whether LFENCE waits until all earlier instructions are executed: on Intel's CPUs always (Intel SDM volume

@@ -4,7 +4,7 @@ use crate::cost::{Effort, ticks_per_call};
 use crate::timer::Timer;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use fastpath_evidence::counter::{is_readable as usable, of_page, read};
+pub use fastpath_evidence::counter::{choose_read, is_readable as usable, of_page, read};
 pub use fastpath_isa::cpu::{image_read as counter_name, repeat_image_reads as repeat};
 
 static WAS_FORBIDDEN: AtomicBool = AtomicBool::new(false);

@@ -31,6 +31,7 @@ const MOST_MOVES: u32 = 10;
 
 impl Timer {
     pub fn start() -> Timer {
+        counter::choose_read();
         let counter = counter::usable();
         Timer {
             counter,
