@@ -54,8 +54,8 @@ class Fence:
 # The writer.
 
 STEP = re.compile(
-    r"(?:self\.|writer\.)(?P<call>turn_away|finish|end|prepare|commit)\((?:&change|latch|copy)\b|self\.store_anchor\(&latch\.copy\[(?P<copy>\d)\]"
-    r"|(?P<seq>self\.store_seq)\(|self\.store\d\d\(&(?:cell|copy)\.(?P<field>\w+)"
+    r"(?:self\.|writer\.)(?P<call>turn_away|finish|cut|prepare|commit)\((?:&change|latch|copy)\b|self\.store_anchor\(&latch\.copy\[(?P<copy>\d)\]"
+    r"|(?P<seq>self\.store_seq)\(|(?:self|writer)\.store\d\d\(&(?:cell|copy)\.(?P<field>\w+)"
     r"|(?P<fence>fence_before_counter|fence\(Ordering::\w+)|= (?P<counter>counter)\(\)"
 )
 FENCES = ("fence_before_counter", "fence(Ordering::Release", "fence(Ordering::SeqCst")
@@ -66,15 +66,15 @@ def body(name):
 
 
 def steps(name, copies=()):
-    """Returns what a function of the writer does to one latch: (function, step, copies of the latch, or how far seq goes)."""
-    found, copies = [], (0, 1) if name == "withdraw" else copies
+    """Returns what a function of the writer does to one latch: (function, step, copies of the latch)."""
+    found, copies = [], (0, 1) if name == "end_anchors" else copies
     for step in STEP.finditer(body(name)):
         if step["call"]:
             found += steps(step["call"], copies)
         elif step["copy"]:
             found += steps("store_anchor", (int(step["copy"]),))
         elif step["seq"]:
-            found.append((name, "release of seq", 2 if name == "turn_away" else 1))
+            found.append((name, "release of seq", copies))
         else:
             found.append((name, step["field"] or step["fence"] or step["counter"], copies))
     return found
@@ -85,7 +85,7 @@ def write(steps, anchors, seq, without):
     made, releases = [], "seq.store(seq, Ordering::Release)" in body("store_seq")
     for function, what, where in steps:
         if what == "release of seq":
-            seq += where
+            seq = (seq & ~1) + 2 if function == "turn_away" else seq + 1
             made.append(Access("store", SEQ, seq, is_release=releases and (function, what) != without))
         elif what == "counter":
             made.append(Access("counter", is_writers=True))
@@ -103,7 +103,14 @@ def change(without=None):
 
 
 def withdrawal(without=None):
-    return write(steps("withdraw"), {0: "withdrawn", 1: "withdrawn"}, 4, without), 4, ("old", "previous")
+    return write(steps("end_anchors"), {0: "withdrawn", 1: "withdrawn"}, 4, without), 4, ("old", "previous")
+
+
+def cancellation(without=None):
+    """Does the same as `change`, but too late when the readers are redirected."""
+    made, first_seq, copies = change(without)
+    redirected = [i for i, each in enumerate(made) if isinstance(each, Access) and each.kind == "store" and each.value == 7][0]
+    return made[: redirected + 1] + write(steps("end_anchors"), {0: "withdrawn", 1: "withdrawn"}, 7, without), first_seq, copies
 
 
 # A reader.
@@ -365,7 +372,7 @@ def goes_back(isa, first, second):
 def find_fault(isa, reader, others, without=None, has_spare=True):
     """Returns what goes wrong, or None; and the numbers of candidates and of allowed executions."""
     total = [0, 0]
-    for script in (change, withdrawal):
+    for script in (change, withdrawal, cancellation):
         *numbers, fault = Answers(isa, reader, script(without), has_spare).explore()
         total = [sum(each) for each in zip(total, numbers)]
         if fault:
@@ -390,7 +397,7 @@ def mutants(isa, reader):
 def prove_orderings(image):
     """No execution goes wrong. Without any one of the things that order readers and writer, one does."""
     isa, readers, total, needed = image.isa, find_readers(image), [0, 0], {}
-    orders = sorted({step[:2] for step in steps("publish_changes") + steps("withdraw") if step[1] in (*FENCES, "release of seq")})
+    orders = sorted({step[:2] for step in steps("publish_changes") + steps("end_anchors") if step[1] in (*FENCES, "release of seq")})
     for reader, name in readers.items():
         fault, numbers = find_fault(isa, reader, readers)
         if fault:

@@ -8,8 +8,9 @@
 //!    answer from the old anchor at or after the new base: there, readers fall back to the kernel.
 //! 2. If the counter has not reached the new base by now (it may have, where the publisher was preempted), *commit*:
 //!    the new anchor goes to `copy[0]`, `seq += 1`. Otherwise the old anchor may have answered beyond the new base, and
-//!    switching could take time back, so *cancel*: `seq += 1` with `copy[0]` as it was, and the caller makes a later
-//!    anchor.
+//!    switching could take time back; and readers may have had the kernel's time since, so that going back to the old
+//!    anchor could, too. So *end* it: readers use the kernel, above the floor of what the old anchor can have shown,
+//!    and the caller makes a later anchor.
 //!
 //! A writer that dies between any two stores leaves either the old anchor, the old one that ends at the new base, or
 //! the new one, and a reader can always distinguish them.
@@ -82,7 +83,8 @@ pub struct Watch {
     pub allows_non_invariant: bool,
 }
 
-/// Reason why an anchor was not published. The page keeps the anchor that it had.
+/// Reason why an anchor was not published. The page keeps the anchor that it had, except with
+/// [`PublishError::Ended`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
     /// The anchor in force begins in the future, so readers still need the one before it; or the new one does, and
@@ -94,10 +96,19 @@ pub enum PublishError {
         /// The base of that anchor.
         base_cycles: u64,
     },
-    /// The counter passed the new base before all readers were redirected.
+    /// The counter passed the new base before a reader was redirected.
     #[error("the counter ({counter}) passed the new anchor's base ({base_cycles}) before it could be published")]
     TooLate {
-        /// The counter once all readers were redirected.
+        /// The counter when publishing began.
+        counter: u64,
+        /// The base of the anchor that was refused.
+        base_cycles: u64,
+    },
+    /// The counter passed the new base while readers were redirected. The anchors that were to be replaced have ended:
+    /// their readers use the kernel.
+    #[error("the counter ({counter}) passed the new anchor's base ({base_cycles}) while it was published")]
+    Ended {
+        /// The counter when that was found.
         counter: u64,
         /// The base of the anchor that was refused.
         base_cycles: u64,
@@ -219,24 +230,15 @@ impl<'p> Writer<'p> {
     /// The anchors end here: their time at this moment stays on the page as the floor of what readers get from the
     /// kernel.
     pub fn withdraw(&self, reason: Reason, counter: impl Fn() -> u64) {
-        for which in [Which::Hres, Which::Raw] {
-            let latch = self.latch(which);
-            self.repair(latch);
-            for copy in &latch.copy {
-                self.store32(&copy.clocks, 0);
-                self.store32(&copy.by_cpu, 0);
-            }
-            // A reader that saw the clocks finds seq changed at its recheck, or has read its counter before `ended`.
-            self.turn_away(latch);
-        }
-        fence_before_counter();
-        let ended = counter();
-        for which in [Which::Hres, Which::Raw] {
-            for copy in &self.latch(which).copy {
-                self.end(copy, ended);
-            }
-        }
+        self.end(counter);
         self.store32(&self.page.stats.withdrawn_reason, reason.code());
+    }
+
+    /// Does the same without a reason: for a moment, which no statistics show.
+    pub fn end(&self, counter: impl Fn() -> u64) {
+        let latches = [Which::Hres, Which::Raw].map(|which| (self, self.latch(which)));
+        latches.into_iter().for_each(|(_, latch)| self.repair(latch));
+        end_anchors(latches.into_iter(), counter);
     }
 
     /// Takes some clocks off the page, and their floors too: the kernel's clock was set, which voids the times that
@@ -256,7 +258,7 @@ impl<'p> Writer<'p> {
 
     /// Cuts an anchor's cap at a value of the counter: no reader is shown a later time of it. The cut allows for
     /// readers that look ahead of their counter read by a little ([`publish_changes`]).
-    fn end(&self, cell: &AnchorCell, ended: u64) {
+    fn cut(&self, cell: &AnchorCell, ended: u64) {
         let anchor = load(cell);
         let rate = Rate {
             shift: anchor.rate.shift.min(MAX_SHIFT),
@@ -344,7 +346,7 @@ impl<'p> Writer<'p> {
     ///
     /// From then on no reader uses `copy[1]` until seq is odd: the counter is past `copy[0]`'s base.
     fn turn_away(&self, latch: &Latch) -> u32 {
-        let seq = next_even(latch.copy[0].seq.load(Ordering::Relaxed));
+        let seq = next_even(latch.copy[0].seq.load(Ordering::Relaxed) & !1);
         self.store_seq(latch, seq);
         // A reader that sees a store to copy[1] below sees this seq (or a later one) at the recheck.
         fence(Ordering::Release);
@@ -518,6 +520,14 @@ impl<'p> Change<'p> {
         !old_answers && !new.clocks.is_empty()
     }
 
+    /// Returns whether a reader could have used the old anchor from the new one's base on, had it been redirected when
+    /// the counter shows `counter`.
+    fn comes_late(&self, counter: u64, spare_cycles: u64) -> bool {
+        let base_cycles = self.new.base_cycles;
+        let left_cycles = base_cycles.wrapping_sub(counter) as i64;
+        left_cycles <= spare_cycles as i64 && self.old().may_answer_from(base_cycles)
+    }
+
     /// Returns whether no anchor answers right before the new one begins, so that readers use the kernel, whose rate may
     /// change until then. That of MONOTONIC_RAW does not change.
     pub fn leaves_gap(&self) -> bool {
@@ -593,9 +603,20 @@ pub fn publish_changes<'p>(
                 base_cycles: old.base_cycles,
             });
         }
+        if change.comes_late(begun, spare_cycles) {
+            return Err(PublishError::TooLate {
+                counter: begun,
+                base_cycles: change.new.base_cycles,
+            });
+        }
     }
 
     for change in changes.clone() {
+        // Asked for each page: from here to its new seq, readers may pass the new base by the old anchor, and then find
+        // it cut there. That would take time back where the kernel is behind.
+        if change.comes_late(counter(), spare_cycles) {
+            return Err(end_changes(changes, change.new.base_cycles, counter));
+        }
         change.writer.prepare(&change);
     }
     // The odd seqs are visible everywhere before the counter is read: a reader whose counter is past `redirected_at`
@@ -604,36 +625,78 @@ pub fn publish_changes<'p>(
     fence_before_counter();
     let redirected_at = counter();
 
-    let mut refused = None;
-    for change in changes.clone() {
-        let base_cycles = change.new.base_cycles;
-        let left_cycles = base_cycles.wrapping_sub(redirected_at) as i64;
-        if left_cycles <= spare_cycles as i64 && change.old().may_answer_from(base_cycles) {
-            refused = Some(PublishError::TooLate {
-                counter: redirected_at,
-                base_cycles,
-            });
-        } else if left_cycles > 0 && change.leaves_gap() {
-            refused = Some(PublishError::TooEarly {
-                counter: redirected_at,
-                base_cycles,
-            });
-        }
+    if let Some(late) = changes
+        .clone()
+        .find(|change| change.comes_late(redirected_at, spare_cycles))
+    {
+        return Err(end_changes(changes, late.new.base_cycles, counter));
     }
-    let mut ask_kernel = changes.clone().filter(|change| change.asks_kernel(redirected_at));
-    if refused.is_none() && ask_kernel.next().is_some() && is_behind_kernel() {
-        refused = Some(PublishError::BehindKernel);
-    }
-    if let Some(refused) = refused {
-        for change in changes {
-            change.writer.finish(change.latch());
+    let too_early = |change: &Change<'_>| {
+        let left_cycles = change.new.base_cycles.wrapping_sub(redirected_at) as i64;
+        left_cycles > 0 && change.leaves_gap()
+    };
+    let asks_kernel = || changes.clone().any(|change| change.asks_kernel(redirected_at));
+    let refused = match changes.clone().find(too_early) {
+        Some(change) => PublishError::TooEarly {
+            counter: redirected_at,
+            base_cycles: change.new.base_cycles,
+        },
+        None if asks_kernel() && is_behind_kernel() => PublishError::BehindKernel,
+        None => {
+            for change in changes {
+                change.writer.commit(&change);
+            }
+            return Ok(());
         }
-        return Err(refused);
+    };
+    // Readers may have passed the cut meanwhile.
+    if let Some(late) = changes
+        .clone()
+        .find(|change| change.comes_late(counter(), spare_cycles))
+    {
+        return Err(end_changes(changes, late.new.base_cycles, counter));
     }
     for change in changes {
-        change.writer.commit(&change);
+        change.writer.finish(change.latch());
     }
-    Ok(())
+    Err(refused)
+}
+
+/// Ends the anchors that the changes were to replace, on all pages: a reader of one page may have had the kernel's time
+/// and tell it to a reader of another.
+fn end_changes<'p>(
+    changes: impl Iterator<Item = Change<'p>> + Clone,
+    base_cycles: u64,
+    counter: impl Fn() -> u64,
+) -> PublishError {
+    let counter = end_anchors(changes.map(|change| (change.writer, change.latch())), counter);
+    PublishError::Ended { counter, base_cycles }
+}
+
+/// Ends the anchors in force, whose time at this moment becomes the floor, and returns the counter at their end.
+/// `copy[0]` is whole.
+fn end_anchors<'p>(
+    latches: impl Iterator<Item = (&'p Writer<'p>, &'p Latch)> + Clone,
+    counter: impl Fn() -> u64,
+) -> u64 {
+    // A reader that sees a store to copy[0] below sees the odd seq of a change that is cancelled, or a later one.
+    fence(Ordering::Release);
+    for (writer, latch) in latches.clone() {
+        for copy in &latch.copy {
+            writer.store32(&copy.clocks, 0);
+            writer.store32(&copy.by_cpu, 0);
+        }
+        // A reader that saw the clocks finds seq changed at its recheck, or has read its counter before `ended`.
+        writer.turn_away(latch);
+    }
+    fence_before_counter();
+    let ended = counter();
+    for (writer, latch) in latches {
+        for copy in &latch.copy {
+            writer.cut(copy, ended);
+        }
+    }
+    ended
 }
 
 /// Returns the even seq after an even one. 0 means "never seeded" and is skipped when the count wraps.

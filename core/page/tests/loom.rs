@@ -12,6 +12,8 @@
 //!   `time_never_goes_back_when_a_writer_is_late`;
 //! - reader: no second look at the latch after the kernel's answer ->
 //!   `a_reader_that_is_stopped_before_it_asks_the_kernel_never_goes_back`;
+//! - writer: an anchor that was cut answers again after a change that was too late ->
+//!   `time_never_goes_back_where_a_change_is_cancelled`;
 //! - writer: an anchor whose readers use the kernel until its base, which is to come ->
 //!   `no_anchor_takes_over_from_the_kernel_at_a_later_time`;
 //! - writer: no floors in `copy[1]` -> `time_never_goes_back_wherever_a_publisher_stops`;
@@ -244,7 +246,7 @@ fn two_readers_of_one_counter_value_get_one_answer() {
             let seen = reader.join().expect("reader");
             match published {
                 Ok(()) => assert!([None, expected].contains(&seen), "{seen:?}"),
-                Err(PublishError::TooLate { .. }) => {
+                Err(PublishError::TooLate { .. } | PublishError::Ended { .. }) => {
                     assert!([None, old.at(INDEX, counter)].contains(&seen), "{seen:?}")
                 }
                 Err(error) => panic!("{error}"),
@@ -410,6 +412,24 @@ fn a_reader_that_is_stopped_before_it_asks_the_kernel_never_goes_back() {
             reader.join().expect("reader");
         });
     }
+}
+
+#[test]
+fn time_never_goes_back_where_a_change_is_cancelled() {
+    model(|| {
+        let page = Arc::new(Page::zeroed());
+        let machine = Arc::new(Machine::new(2_000));
+        publish(&Writer::new(&page), &anchor_at(1_000, 10_000), 1_100);
+        // The kernel's clock is ahead of what readers are shown, and the new anchor steps forward to it.
+        machine.slew(1_000);
+        let new = anchor_at(3_000 + 6, 10_000).offset_by(INDEX, 100);
+        let reader = {
+            let (page, machine) = (page.clone(), machine.clone());
+            thread::spawn(move || machine.read_twice(&page))
+        };
+        let _ = publish_with(&Writer::new(&page), &new, &machine);
+        reader.join().expect("reader");
+    });
 }
 
 #[test]

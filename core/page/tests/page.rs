@@ -143,31 +143,34 @@ fn the_raw_clock_has_an_anchor_of_its_own() {
 }
 
 #[test]
-fn a_late_anchor_is_refused_on_all_pages_and_the_old_one_goes_on() {
-    let pages = [Page::zeroed(), Page::zeroed()];
-    let writers = pages.each_ref().map(Writer::new);
-    publish_all(&writers, Some(&anchor(1_000, 10)), None, 0, || 1_000, || false).expect("first");
-    // The counter passes the base while the readers are being redirected.
-    let counter = Cell::new(1_900);
-    let refused = publish_all(
-        &writers,
-        Some(&anchor(2_000, 20)),
-        None,
-        0,
-        || counter.replace(2_000),
-        || false,
-    );
-    assert_eq!(
-        refused,
-        Err(PublishError::TooLate {
-            counter: 2_000,
-            base_cycles: 2_000
-        })
-    );
-    for page in &pages {
-        assert_eq!(Reader::new(page).read(0, || 2_500), Some((10, 1_500)));
+fn a_late_anchor_is_refused_on_all_pages() {
+    // The counter passes the new base before publishing begins; when one page was cut there, or both.
+    for in_time in [0, 2, 3] {
+        let pages = [Page::zeroed(), Page::zeroed()];
+        let writers = pages.each_ref().map(Writer::new);
+        publish_all(&writers, Some(&anchor(1_000, 10)), None, 0, || 1_000, || false).expect("first");
+        let looks = Cell::new(0);
+        let look = || match looks.replace(looks.get() + 1) {
+            look if look < in_time => 1_900,
+            _ => 2_000,
+        };
+        let refused = publish_all(&writers, Some(&anchor(2_000, 20)), None, 0, look, || false);
+        let (counter, base_cycles) = (2_000, 2_000);
+        if in_time == 0 {
+            assert_eq!(refused, Err(PublishError::TooLate { counter, base_cycles }));
+        } else {
+            assert_eq!(refused, Err(PublishError::Ended { counter, base_cycles }));
+        }
+        for reader in pages.each_ref().map(Reader::new) {
+            // A reader of either page may have had the kernel's time since it was cut.
+            let answer = (in_time == 0).then_some((10, 1_000));
+            assert_eq!(reader.read(0, || 2_000), answer);
+            assert_eq!(reader.floor(0, || 2_000), Some((10, 1_000)));
+        }
+        // The next takes over from the old one, or from the kernel.
+        let now = if in_time == 0 { 2_600 } else { 3_000 };
+        publish_all(&writers, Some(&anchor(3_000, 30)), None, 0, || now, || false).expect("the next");
     }
-    publish_all(&writers, Some(&anchor(3_000, 30)), None, 0, || 2_600, || false).expect("the next");
 }
 
 #[test]

@@ -297,11 +297,12 @@ impl Pages for Many {
                 }
             }
         }
-        // Read at the beginning and when all readers have been redirected.
-        let asked = Cell::new((0, 0));
+        // Read at the beginning, and last when all readers have been redirected.
+        let asked = Cell::new(None);
         let clocked = || {
             let now = counter();
-            asked.set((asked.get().1, now));
+            let (begun, _) = asked.get().unwrap_or((now, now));
+            asked.set(Some((begun, now)));
             now
         };
         let published = match behind.get() {
@@ -313,8 +314,7 @@ impl Pages for Many {
                 &is_behind_kernel,
             ),
         };
-        let (begun, told) = asked.get();
-        self.telling_cycles = told.saturating_sub(begun);
+        self.telling_cycles = asked.get().map_or(0, |(begun, told)| told.saturating_sub(begun));
         published?;
         self.in_force = new;
         for entry in self.groups.values_mut().flatten() {
@@ -331,6 +331,11 @@ impl Pages for Many {
         self.in_force = Anchors::NOTHING;
         self.stats.withdrawn_reason = Some(reason);
         self.each().for_each(|writer| writer.withdraw(reason, &counter));
+    }
+
+    fn end(&mut self, counter: impl Fn() -> u64) {
+        self.in_force = Anchors::NOTHING;
+        self.each().for_each(|writer| writer.end(&counter));
     }
 
     fn forget(&mut self, clocks: ClockSet) {

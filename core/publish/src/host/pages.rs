@@ -23,6 +23,8 @@ pub trait Pages {
     }
     /// Withdraws all clocks: see [`Writer::withdraw`].
     fn withdraw(&mut self, reason: Reason, counter: impl Fn() -> u64);
+    /// Ends all anchors: see [`Writer::end`].
+    fn end(&mut self, counter: impl Fn() -> u64);
     /// Withdraws some clocks, because they were set: see [`Writer::forget`].
     fn forget(&mut self, clocks: ClockSet);
     /// Adds to the page's history.
@@ -52,6 +54,10 @@ impl Pages for Writer<'_> {
 
     fn withdraw(&mut self, reason: Reason, counter: impl Fn() -> u64) {
         Writer::withdraw(self, reason, counter);
+    }
+
+    fn end(&mut self, counter: impl Fn() -> u64) {
+        Writer::end(self, counter);
     }
 
     fn forget(&mut self, clocks: ClockSet) {

@@ -263,9 +263,7 @@ impl Refresher {
         counter: impl Fn() -> u64,
     ) {
         pages.withdraw(reason, &counter);
-        // From here on no reader uses the anchors, except one that looks ahead of its counter read by a little.
-        let spare_cycles = self.rate.map_or(0, |rate| rate.cycles_for_ns(LOOK_AHEAD_NS));
-        self.discipline.end_at(counter().wrapping_add(spare_cycles));
+        self.ended(counter());
         // A further withdrawal before the clocks were served again is not reported.
         if self.stats.withdrawn_reason != Some(reason) {
             let withdrawal = Withdrawal {
@@ -277,6 +275,13 @@ impl Refresher {
             self.news = Some(News::Withdrawn(withdrawal));
         }
         self.stats.withdrawn_reason = Some(reason);
+    }
+
+    /// Continues after the anchors on the page have ended, before the counter showed `now`.
+    fn ended(&mut self, now: u64) {
+        // From here on no reader uses the anchors, except one that looks ahead of its counter read by a little.
+        let spare_cycles = self.rate.map_or(0, |rate| rate.cycles_for_ns(LOOK_AHEAD_NS));
+        self.discipline.end_at(now.wrapping_add(spare_cycles));
     }
 
     /// Returns CLOCK_BOOTTIME at the last sample; 0 if unknown.
@@ -302,7 +307,7 @@ impl Refresher {
         let spare_cycles = rate.cycles_for_ns(LOOK_AHEAD_NS);
         let discipline = &self.discipline;
         let is_behind_kernel = || look().is_some_and(|kernel| discipline.is_behind(&kernel));
-        match pages.publish(hres, raw, spare_cycles, counter, is_behind_kernel) {
+        match pages.publish(hres, raw, spare_cycles, &counter, is_behind_kernel) {
             Ok(()) => {
                 self.rate = Some(rate);
                 self.lead_ns = (self.lead_ns - self.lead_ns / 16).max(LEAD_NS);
@@ -315,12 +320,17 @@ impl Refresher {
                 pages.set_stats(&self.stats);
                 Refreshed::Published
             }
-            Err(
-                error @ (PublishError::TooLate { .. } | PublishError::TooEarly { .. } | PublishError::BehindKernel),
-            ) => {
-                if matches!(error, PublishError::TooLate { .. }) {
-                    self.lead_ns = (2 * self.lead_ns).min(LONGEST_LEAD_NS);
+            Err(error @ (PublishError::TooLate { .. } | PublishError::Ended { .. })) => {
+                self.lead_ns = (2 * self.lead_ns).min(LONGEST_LEAD_NS);
+                self.discipline.retract();
+                if matches!(error, PublishError::Ended { .. }) {
+                    // Those that were not to change, too: the clocks continue together.
+                    pages.end(&counter);
+                    self.ended(counter());
                 }
+                Refreshed::Missed
+            }
+            Err(PublishError::TooEarly { .. } | PublishError::BehindKernel) => {
                 self.discipline.retract();
                 Refreshed::Missed
             }
@@ -492,6 +502,66 @@ mod tests {
         let shown = reader.read(1, || host.counter.get()).expect("the anchor answers");
         assert_eq!(refresh(200_000_000), Refreshed::Withdrawn(Reason::Suspended));
         assert!(reader.floor(1, || host.counter.get()) >= Some(shown));
+    }
+
+    #[test]
+    fn no_read_goes_back_wherever_a_change_is_interrupted() {
+        // The publisher loses its CPU when it looks at the counter: before the sample, and at each step of the change.
+        for interrupted in 0..60 {
+            let host = Slow::new(100);
+            let page = Page::zeroed();
+            let mut writer = Writer::new(&page);
+            let mut refresher = Refresher::new(Config::default(), 0);
+            for _ in 0..20 {
+                host.refresh(&mut refresher, &mut writer, || host.sample());
+            }
+            // A slew has put the kernel's clock forward.
+            let kernel = || {
+                let mut kernel = host.look();
+                kernel.time_ns += 300_000;
+                kernel
+            };
+            let sample = || {
+                let mut sample = host.sample()?;
+                for bracket in [
+                    &mut sample.mono,
+                    &mut sample.real,
+                    sample.boot.as_mut()?,
+                    sample.tai.as_mut()?,
+                ] {
+                    bracket.time_ns += 300_000;
+                }
+                Some(sample)
+            };
+            let last = Cell::new((0, 0));
+            let read = || {
+                let kernel = || {
+                    let ns = kernel().time_ns;
+                    (ns / 1_000_000_000, (ns % 1_000_000_000) as u32)
+                };
+                let answer = Reader::new(&page).answer(1, || host.counter.get(), kernel);
+                assert!(
+                    answer >= last.get(),
+                    "{:?}, then {answer:?}: interrupted at look {interrupted}",
+                    last.get()
+                );
+                last.set(answer);
+            };
+            let looks = Cell::new(0);
+            let counter = || {
+                read();
+                host.pass(if looks.get() == interrupted { 3_000_000 } else { 100 });
+                looks.set(looks.get() + 1);
+                read();
+                host.counter.get()
+            };
+            for _ in 0..10 {
+                host.pass(refresher.next_window_ns());
+                refresher.refresh(&mut writer, &counter, || Some(kernel()), &sample, || ());
+            }
+            assert!(looks.get() > interrupted && writer.hres().is_some());
+            read();
+        }
     }
 
     fn share_missed(look_ns: u64) -> f64 {
