@@ -46,7 +46,12 @@ ARM_SPELLINGS = (
     (r"^(ldm|stm)ia", r"\1"),
     (r",0\]", "]"),
 )
-SPELLINGS = {"x86_64": X86_SPELLINGS, "i386": X86_SPELLINGS, "arm": ARM_SPELLINGS, "aarch64": ((r"^orr (\w+),xzr,(?=\d)", r"mov \1,"),)}
+AARCH64_SPELLINGS = (
+    (r"^orr (\w+),xzr,(?=\d)", r"mov \1,"),
+    (r",cc$", ",lo"),
+    (r",cs$", ",hs"),
+)
+SPELLINGS = {"x86_64": X86_SPELLINGS, "i386": X86_SPELLINGS, "arm": ARM_SPELLINGS, "aarch64": AARCH64_SPELLINGS}
 
 
 def spell(isa, mnemonic, operands, here, following):

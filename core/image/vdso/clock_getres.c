@@ -9,8 +9,6 @@ static const fp_u32 hres_clocks = BIT(FP_CLOCK_REALTIME) | BIT(FP_CLOCK_MONOTONI
 				  BIT(FP_CLOCK_BOOTTIME) | BIT(FP_CLOCK_TAI);
 static const fp_u32 coarse_clocks = BIT(FP_CLOCK_REALTIME_COARSE) | BIT(FP_CLOCK_MONOTONIC_COARSE);
 
-FP_INLINE int is_one_of(fp_clockid id, fp_u32 clocks) { return (unsigned)id < 32 && clocks >> id & 1; }
-
 FP_INLINE int answer(struct fp_timespec *resolution, fp_u32 ns) {
 	if (fp_likely(resolution)) {
 		resolution->tv_sec = 0;
@@ -20,9 +18,11 @@ FP_INLINE int answer(struct fp_timespec *resolution, fp_u32 ns) {
 }
 
 FP_INLINE fp_u32 resolution_ns(fp_clockid id) {
-	if (is_one_of(id, hres_clocks))
+	const fp_u32 clock = (unsigned)id < 32 ? BIT(id) : 0;
+
+	if (clock & hres_clocks)
 		return fp_header()->hres_res_ns;
-	if (is_one_of(id, coarse_clocks))
+	if (clock & coarse_clocks)
 		return fp_header()->coarse_res_ns;
 	return 0;
 }

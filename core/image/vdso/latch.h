@@ -45,13 +45,17 @@ FP_INLINE struct fp_time fp_extrapolate(const struct fp_anchor *anchor, unsigned
 	fp_u32 age = (fp_u32)age_cycles;
 	struct fp_time now;
 
-#if __SIZEOF_POINTER__ == 4 && __clang_major__ >= 15
-	/* Newer clangs (19) see that the age fits 32 bits, drop the cut, and then multiply 64 bits. */
+#if __SIZEOF_POINTER__ == 4
+	/* clang 19 sees that the age fits 32 bits, drops the cut, and then multiplies 64 bits. */
 	__asm__("" : "+r"(age));
 #endif
 	now.sec = anchor->base[base].sec;
 	/* Below two seconds (page.h), so it fits 32 bits, on ISAs whose registers have no more. */
 	now.nsec = ((fp_u64)age * anchor->mult + anchor->base[base].nsec_shifted) >> anchor->shift;
+#if __SIZEOF_POINTER__ == 4
+	/* clang 19 would compute this after the look at `seq`, and keep all of the anchor on the stack until then. */
+	__asm__ volatile("" : "+r"(now.nsec));
+#endif
 	if (now.nsec >= FP_NSEC_PER_SEC) {
 		now.nsec -= FP_NSEC_PER_SEC;
 		now.sec++;
