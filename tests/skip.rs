@@ -3,11 +3,20 @@
 // No crate uses all of it.
 #![allow(dead_code)]
 
+use std::cell::Cell;
 use std::fmt::Display;
 use std::io::Write;
 
-/// Records that the test which runs on this thread cannot do its work. The test must then return.
+thread_local! {
+    static IS_SKIPPED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Records that the test which runs on this thread cannot do its work, or a part of it. It counts as one skipped test, for
+/// the first reason.
 pub fn skip(reason: impl Display) {
+    if IS_SKIPPED.replace(true) {
+        return;
+    }
     let thread = std::thread::current();
     let line = format!("{}: {reason}\n", thread.name().unwrap_or("a test"));
     eprint!("skipped: {line}");
@@ -19,7 +28,7 @@ pub fn skip(reason: impl Display) {
     }
 }
 
-/// Records the same where the test cannot return, and ends it. `scripts/test` counts a test that failed so as skipped.
+/// Records the same where the test cannot return, and ends it. `scripts/test` knows by the message that it has not failed.
 pub fn give_up(reason: impl Display) -> ! {
     skip(reason);
     panic!("given up");
