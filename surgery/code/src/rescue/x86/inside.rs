@@ -143,18 +143,48 @@ impl<D: Decoded> Search<'_, D> {
         self.address(offset) / PAGE != self.address(offset + bytes - 1) / PAGE
     }
 
-    /// Returns the paddings within reach of a short jump that ends `behind` bytes after `start`, nearest first.
+    /// Returns the paddings within reach of a short jump that ends `behind` bytes after `start`, nearest first: those that
+    /// end where code is aligned, or, if there are none, those within a function.
     fn relays(&self, start: usize, behind: usize) -> Vec<Relay> {
         let reach = start.saturating_sub(128)..(start + 128).min(self.code.len());
-        let mut relays = Vec::new();
-        for offset in reach {
-            if self.is_behind_end(offset) {
-                self.padding(offset, start, &mut relays);
+        let offsets: Vec<usize> = reach.filter(|offset| self.is_behind_end(*offset)).collect();
+        let find = |is_end: &dyn Fn(usize, usize) -> bool| {
+            let mut relays = Vec::new();
+            for offset in &offsets {
+                self.padding(*offset, start, |end| is_end(*offset, end), &mut relays);
             }
+            relays.retain(|relay| relay.short(behind).is_some());
+            relays.sort_by_key(|relay| relay.distance.unsigned_abs());
+            relays
+        };
+        let aligned = find(&|_, end| self.is_aligned(end));
+        if !aligned.is_empty() {
+            return aligned;
         }
-        relays.retain(|relay| relay.short(behind).is_some());
-        relays.sort_by_key(|relay| relay.distance.unsigned_abs());
-        relays
+        find(&|offset, end| self.is_jumped_over(offset, end))
+    }
+
+    fn is_aligned(&self, offset: usize) -> bool {
+        self.address(offset).is_multiple_of(ALIGNMENT)
+    }
+
+    /// Returns whether some code before this padding jumps to its end. Compilers align such a place to less within a
+    /// function; no function begins with this padding.
+    fn is_jumped_over(&self, offset: usize, end: usize) -> bool {
+        let mut at = offset;
+        while let Some((start, instruction)) = self.before(at)
+            && offset - start <= 128
+        {
+            let is_jump = matches!(
+                instruction.flow_control(),
+                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
+            );
+            if is_jump && instruction.near_branch_target() == self.address(end) {
+                return true;
+            }
+            at = start;
+        }
+        false
     }
 
     /// Returns whether no instruction before this offset continues there.
@@ -168,13 +198,13 @@ impl<D: Decoded> Search<'_, D> {
             })
     }
 
-    /// Adds the relays for a jump at `start` in the padding that begins at this offset.
-    fn padding(&self, offset: usize, start: usize, relays: &mut Vec<Relay>) {
+    /// Adds the relays for a jump at `start` in the padding that begins at this offset, if it `may_end` where it ends.
+    fn padding(&self, offset: usize, start: usize, may_end: impl Fn(usize) -> bool, relays: &mut Vec<Relay>) {
         let mut found = Vec::new();
         let mut end = offset;
         let mut traps = 0;
         // A function that begins with nops may begin at the end of nops, but none begins with a trap.
-        let is_end = |at: usize| at > offset && self.address(at).is_multiple_of(ALIGNMENT) && self.code[at] != INT3;
+        let is_end = |at: usize| at > offset && (self.is_aligned(at) || may_end(at)) && self.code[at] != INT3;
         while end < self.code.len() && !is_end(end) {
             let instruction = self.decode(end);
             let size = instruction.len();
@@ -195,7 +225,7 @@ impl<D: Decoded> Search<'_, D> {
             }
             end += size;
         }
-        if !self.address(end).is_multiple_of(ALIGNMENT) {
+        if !may_end(end) {
             return;
         }
         for at in found {
