@@ -515,7 +515,7 @@ fn unserved(why: &Error) -> Option<Unserved> {
             ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied => None,
             _ => Some(Unserved::Failed),
         },
-        Error::Unsupported(_) => Some(Unserved::Refused),
+        Error::Unsupported(_) | Error::CounterForbidden => Some(Unserved::Refused),
         Error::System { .. } | Error::Remote { .. } | Error::PlaceTaken => Some(Unserved::Failed),
     }
 }

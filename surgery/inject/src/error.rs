@@ -37,6 +37,9 @@ pub enum Error {
     /// The program is of a kind that this version cannot serve.
     #[error("{0}")]
     Unsupported(String),
+    /// The program has forbidden itself to read the counter.
+    #[error("the counter may not be read there (PR_SET_TSC)")]
+    CounterForbidden,
     /// The process does not exist any more.
     #[error("the process ended")]
     Gone,

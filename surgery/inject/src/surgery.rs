@@ -4,16 +4,12 @@ use crate::error::{Error, Result};
 use crate::redirection::Record;
 use crate::redirection::apply::{apply, revert};
 use crate::redirection::mapping::{self, Region};
-use crate::remote::{RemoteCalls, counter_forbidden, counter_is_readable};
+use crate::remote::RemoteCalls;
 use crate::stack::InitialStack;
 
 /// Maps the region, then makes the changes that put it in force, then sets the initial stack `stack`. On an error the
 /// program's memory is as it was, but for what `stays`, to which nothing refers then.
 pub fn perform(calls: &mut RemoteCalls<'_>, region: &Region<'_>, stays: &[Record], stack: &InitialStack) -> Result<()> {
-    // Calls that are made at once include the question.
-    if !calls.has_batch() && !counter_is_readable(calls)? {
-        return Err(counter_forbidden());
-    }
     region.map(calls)?;
     let done = put_in_force(calls, region, stays, stack);
     if done.is_err() {

@@ -52,7 +52,10 @@ fn map_scratch(calls: &mut RemoteCalls<'_>) -> Result<u64> {
         sized.map_err(|e| Error::io("memfd", e))
     });
     let write = libc::PROT_READ | libc::PROT_WRITE;
-    let mapped = sized.and_then(|()| calls.mmap(0, SCRATCH_BYTES, write, libc::MAP_PRIVATE, fd, 0));
+    let mapped = sized.and_then(|()| {
+        let arguments = [0, SCRATCH_BYTES, write as u64, libc::MAP_PRIVATE as u64, fd, 0];
+        calls.call("mmap", Call::Mmap, arguments)
+    });
     calls.close(fd)?;
     mapped
 }

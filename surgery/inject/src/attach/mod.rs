@@ -32,7 +32,6 @@ use crate::memory::Memory;
 use crate::redirection::apply::{NotApplied, apply};
 use crate::redirection::mapping::Region;
 use crate::redirection::{LeftAlone, Record, RegionPlan, region_for};
-use crate::remote::{RemoteCalls, counter_is_readable};
 use crate::rescued_calls::{self, Rescued};
 use crate::sites::{Cache, Site, WATCHED};
 use crate::{abi, maps, region};
@@ -164,7 +163,10 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     with_calls(session, &target.maps, |calls| {
         // This thread is stopped: if the process executes a program from here on, the calls fail.
         (config.allows)(pid).map_err(|why| Refusal::Forbidden { why })?;
-        leftovers::with_scratch(calls, |calls| map(calls, &region))
+        leftovers::with_scratch(calls, |calls| match region.map(calls) {
+            Err(Error::CounterForbidden) => Err(Refusal::CounterForbidden),
+            mapped => Ok(mapped?),
+        })
     })?;
     let in_force = put_in_force(session, &plan, at);
     if in_force.is_err() {
@@ -199,13 +201,6 @@ fn may_enter_namespaces(site: &Site) -> bool {
     let calls = [libc::SYS_unshare, libc::SYS_setns].map(|call| call as u32);
     let is_for_another = |nr: &u32| !calls.contains(nr) && site.shape.is_for(*nr);
     !is_go && !WATCHED.iter().any(is_for_another)
-}
-
-fn map(calls: &mut RemoteCalls<'_>, region: &Region<'_>) -> Answer<()> {
-    if !counter_is_readable(calls)? {
-        return Err(Refusal::CounterForbidden);
-    }
-    Ok(region.map(calls)?)
 }
 
 /// Stops all threads and redirects the entry points to the region.

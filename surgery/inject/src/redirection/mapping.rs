@@ -35,17 +35,43 @@ pub struct Region<'a> {
 }
 
 impl Region<'_> {
-    /// Maps the whole region. Nothing in the program points to it yet.
+    /// Maps the whole region, by few stops of the program. Nothing in the program points to it yet.
     pub fn map(&self, calls: &mut RemoteCalls<'_>) -> Result<()> {
-        if calls.has_batch() {
-            return self.map_at_once(calls);
+        let (fds, pair) = remote::pass(calls, [self.page, self.mailbox, &self.file()?])?;
+        let abi = calls.abi();
+        let mappings = self
+            .mappings(fds)
+            .into_iter()
+            .map(|[at, size, protection, flags, fd, offset]| RemoteCall {
+                what: "mmap",
+                call: Call::Mmap,
+                arguments: [at, size, protection, flags, fd, abi.mmap_offset(offset)],
+                expected: at,
+            });
+        let mut all: Vec<RemoteCall> = pair.into_iter().map(RemoteCall::close).chain(mappings).collect();
+        let mapped = all.len();
+        all.extend(fds.into_iter().map(RemoteCall::close));
+        let Err(other) = calls.call_all(&all) else {
+            return Ok(());
+        };
+        // Unmaps what was mapped, also elsewhere: a kernel before 4.17 takes the address for a hint.
+        let elsewhere = other.result.filter(|_| (pair.len()..mapped).contains(&other.call));
+        if let Some(elsewhere) = elsewhere {
+            calls.munmap(elsewhere, all[other.call].arguments[1])?;
         }
-        let fds = remote::pass(calls, [self.page, self.mailbox, &self.file()?])?;
-        let mapped = self.map_parts(calls, fds);
-        for fd in fds {
-            calls.close(fd)?;
+        if other.call > pair.len() {
+            unmap(calls, self.at)?;
         }
-        mapped
+        // Not those that are closed: their numbers may be the program's own by now.
+        let open = all.iter().skip(other.call + 1).filter(|call| call.call == Call::Close);
+        open.for_each(|close| drop(calls.close(close.arguments[0])));
+        Err(match other.error {
+            _ if elsewhere.is_some() => Error::PlaceTaken,
+            Error::Remote {
+                errno: Errno::EEXIST, ..
+            } => Error::PlaceTaken,
+            error => error,
+        })
     }
 
     /// Returns a file with the region's bytes, followed by those that are mapped apart from it. Pages of zeros take no memory.
@@ -111,73 +137,6 @@ impl Region<'_> {
         let all = parts.into_iter().chain(images).chain(thunks);
         all.map(|(at, size, protection, flags, fd, offset)| [at, size, protection as u64, flags as u64, fd, offset])
             .collect()
-    }
-
-    fn map_parts(&self, calls: &mut RemoteCalls<'_>, fds: [u64; 3]) -> Result<()> {
-        for (index, [at, size, protection, flags, fd, offset]) in self.mappings(fds).into_iter().enumerate() {
-            let result = calls.mmap(at, size, protection as i32, flags as i32, fd, offset);
-            if !result.as_ref().is_ok_and(|mapped| *mapped == at) {
-                self.undo(calls, index, size, result.as_ref().ok().copied())?;
-                return Err(result.map_or_else(refused, |_| Error::PlaceTaken));
-            }
-        }
-        Ok(())
-    }
-
-    /// The same as [`Region::map`], by few stops of the program.
-    fn map_at_once(&self, calls: &mut RemoteCalls<'_>) -> Result<()> {
-        let (fds, pair) = remote::pass_at_once(calls, [self.page, self.mailbox, &self.file()?])?;
-        let mappings = self.mappings(fds);
-        let mmap = |arguments: &[u64; 6]| RemoteCall {
-            what: "mmap",
-            call: Call::Mmap,
-            arguments: *arguments,
-            expected: arguments[0],
-        };
-        let close = |fd: &u64| RemoteCall {
-            what: "close",
-            call: Call::Close,
-            arguments: [*fd, 0, 0, 0, 0, 0],
-            expected: 0,
-        };
-        let descriptors = fds.iter().chain(&pair);
-        let all: Vec<_> = mappings
-            .iter()
-            .map(mmap)
-            .chain(descriptors.clone().map(close))
-            .collect();
-        let Err(other) = calls.call_all(&all)? else {
-            return Ok(());
-        };
-        let is_error = other.result > u64::MAX - 4096;
-        let size = mappings.get(other.call).map_or(0, |[_, size, ..]| *size);
-        self.undo(calls, other.call, size, (!is_error).then_some(other.result))?;
-        // Closing fails for a descriptor that is closed already, and for no other.
-        descriptors.for_each(|fd| drop(calls.close(*fd)));
-        Err(if is_error {
-            refused(other.error)
-        } else {
-            Error::PlaceTaken
-        })
-    }
-
-    /// Unmaps what the first `done` mappings have mapped, and what the next one of `size` bytes has `mapped` elsewhere: a
-    /// kernel before 4.17 takes the address for a hint.
-    fn undo(&self, calls: &mut RemoteCalls<'_>, done: usize, size: u64, mapped: Option<u64>) -> Result<()> {
-        if let Some(mapped) = mapped {
-            calls.munmap(mapped, size)?;
-        }
-        if done > 0 { unmap(calls, self.at) } else { Ok(()) }
-    }
-}
-
-/// Returns why a place could not be mapped, for the errno of mmap(2).
-fn refused(error: Error) -> Error {
-    match error {
-        Error::Remote {
-            errno: Errno::EEXIST, ..
-        } => Error::PlaceTaken,
-        other => other,
     }
 }
 

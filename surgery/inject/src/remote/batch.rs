@@ -1,4 +1,4 @@
-//! Several remote calls without a stop at each, in a program that is stopped at its exec.
+//! Several remote calls, without a stop at each in a program that is stopped at its exec.
 //!
 //! A stop takes as long as two changes of the CPU's thread, which on a virtual machine is most of the time of a start. A
 //! loop in the program makes the calls from a table in the scratch memory, until a result is not the expected one. Then
@@ -6,9 +6,9 @@
 //! the program continues by the return trampoline, and all calls of the table have been made.
 
 use super::{AtExec, Policy, RemoteCalls};
-use crate::abi::{Call, Registers};
+use crate::abi::Call;
 use crate::error::{Error, Result};
-use crate::tracee::{Stop, Until};
+use crate::tracee::{CallResult, Stop, Until};
 use nix::errno::Errno;
 
 /// Offset of the table in the scratch memory: behind what a message needs (`descriptors.rs`).
@@ -68,15 +68,47 @@ pub struct RemoteCall {
     pub expected: u64,
 }
 
+impl RemoteCall {
+    /// Closes a descriptor.
+    pub fn close(fd: u64) -> RemoteCall {
+        RemoteCall {
+            what: "close",
+            call: Call::Close,
+            arguments: [fd, 0, 0, 0, 0, 0],
+            expected: 0,
+        }
+    }
+}
+
 /// A call of a table with another result than the expected one. Those before it have been made, those after it have
 /// not.
 #[derive(Debug)]
 pub struct Unexpected {
     /// Index of the call.
     pub call: usize,
-    /// Its result; an error is the negative number.
-    pub result: u64,
+    /// Its result, if it has not failed.
+    pub result: Option<u64>,
     pub error: Error,
+}
+
+impl Unexpected {
+    fn new(index: usize, call: &RemoteCall, result: CallResult) -> Unexpected {
+        let error = match result {
+            Ok(result) => Error::Unsupported(format!("{} in the program returns {result}", call.what)),
+            Err(errno) => Error::Remote { what: call.what, errno },
+        };
+        Unexpected {
+            call: index,
+            result: result.ok(),
+            error,
+        }
+    }
+}
+
+impl From<Unexpected> for Error {
+    fn from(unexpected: Unexpected) -> Error {
+        unexpected.error
+    }
 }
 
 impl RemoteCalls<'_> {
@@ -103,11 +135,6 @@ impl RemoteCalls<'_> {
         Ok(true)
     }
 
-    /// Returns whether [`RemoteCalls::call_all`] is available.
-    pub fn has_batch(&self) -> bool {
-        self.batch.is_some()
-    }
-
     /// Erases the loop: the caller needs its place. Later calls are made one by one.
     pub fn end_batch(&mut self) -> Result<()> {
         let after_loop = self.tail.code();
@@ -123,8 +150,32 @@ impl RemoteCalls<'_> {
         Ok(())
     }
 
-    /// Makes all these calls, of which there are at most [`MOST_CALLS`].
-    pub fn call_all(&mut self, calls: &[RemoteCall]) -> Result<std::result::Result<(), Unexpected>> {
+    /// Makes all these calls: by the loop, or one by one.
+    pub fn call_all(&mut self, calls: &[RemoteCall]) -> std::result::Result<(), Unexpected> {
+        let in_loop = self.batch.as_ref().is_some_and(|batch| batch.code != self.tail.code());
+        let most = if in_loop { MOST_CALLS } else { 1 };
+        for (before, some) in (0..).step_by(most).zip(calls.chunks(most)) {
+            let made = match (in_loop, some) {
+                (false, [call]) => self.call_by_itself(call),
+                _ => self.call_by_loop(some),
+            };
+            made.map_err(|other| Unexpected {
+                call: before + other.call,
+                ..other
+            })?;
+        }
+        Ok(())
+    }
+
+    fn call_by_itself(&mut self, call: &RemoteCall) -> std::result::Result<(), Unexpected> {
+        let made = self.call(call.what, call.call, call.arguments);
+        match made.map_err(before_all)? {
+            result if result == call.expected => Ok(()),
+            result => Err(Unexpected::new(0, call, Ok(result))),
+        }
+    }
+
+    fn call_by_loop(&mut self, calls: &[RemoteCall]) -> std::result::Result<(), Unexpected> {
         let row = |call: &RemoteCall| {
             let mut row = [0; 8];
             row[0] = self.abi.number(call.call);
@@ -132,40 +183,32 @@ impl RemoteCalls<'_> {
             row[7] = call.expected;
             row
         };
-        let Some(batch) = self.batch.as_ref().filter(|_| calls.len() <= MOST_CALLS) else {
-            return Err(Error::Unsupported("too many remote calls at once".into()));
-        };
         let words = calls.iter().flat_map(row).chain([END]);
         let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         let table = self.scratch + TABLE_AT;
-        let registers = self.abi.batch_registers(&self.program, batch.code, table);
-        let (signal, stops_at) = (batch.end.signal, batch.stops_at);
-        self.tracee.write(table, &bytes)?;
-        self.run_batch(&registers, signal, stops_at)?;
-        let results = self.tracee.read_words(table, calls.len() * ROW_BYTES / 8, 8)?;
-        let mut results = results
-            .chunks_exact(ROW_BYTES / 8)
-            .map(|row| row[0])
-            .zip(calls)
-            .enumerate();
-        let other = results.find(|(_, (result, call))| *result != call.expected);
-        Ok(match other {
-            None => Ok(()),
-            Some((index, (result, call))) => Err(Unexpected {
-                call: index,
-                result,
-                error: Error::Remote {
-                    what: call.what,
-                    errno: Errno::from_raw((result as i64).wrapping_neg() as i32),
-                },
-            }),
+        let results = self.run_batch(table, &bytes).and_then(|()| {
+            let words = calls.len() * ROW_BYTES / 8;
+            self.tracee.read_words(table, words, 8)
+        });
+        let results = results.map_err(before_all)?;
+        let results = results.iter().step_by(ROW_BYTES / 8).zip(calls).enumerate();
+        let mut others = results.filter(|(_, (result, call))| **result != call.expected);
+        others.next().map_or(Ok(()), |(index, (result, call))| {
+            let errno = (*result > u64::MAX - 4096).then(|| Errno::from_raw((*result as i64).wrapping_neg() as i32));
+            Err(Unexpected::new(index, call, errno.map_or(Ok(*result), Err)))
         })
     }
 
-    /// Runs the loop to its end. A signal of another kind takes effect at once: a program at its exec has no handlers,
+    /// Writes a table, and runs the loop to its end. A signal of another kind takes effect at once: a program at its exec has no handlers,
     /// so it matters to none where it is.
-    fn run_batch(&mut self, registers: &Registers, signal: i32, stops_at: u64) -> Result<()> {
-        self.set_registers(registers)?;
+    fn run_batch(&mut self, table: u64, bytes: &[u8]) -> Result<()> {
+        let Some(batch) = &self.batch else {
+            return Err(Error::Gone);
+        };
+        let registers = self.abi.batch_registers(&self.program, batch.code, table);
+        let (signal, stops_at) = (batch.end.signal, batch.stops_at);
+        self.tracee.write(table, bytes)?;
+        self.set_registers(&registers)?;
         let mut deliver = 0;
         loop {
             self.tracee.resume(Until::Event, deliver)?;
@@ -179,6 +222,15 @@ impl RemoteCalls<'_> {
                 _ => 0,
             };
         }
+    }
+}
+
+/// An error for which it is unknown whether a call was made.
+fn before_all(error: Error) -> Unexpected {
+    Unexpected {
+        call: 0,
+        result: None,
+        error,
     }
 }
 

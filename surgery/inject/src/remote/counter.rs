@@ -8,44 +8,32 @@ use crate::error::{Error, Result};
 
 /// PR_TSC_ENABLE, prctl(2).
 const ENABLED: u32 = 1;
-const WHAT: &str = "prctl(PR_GET_TSC)";
 
-/// Returns whether the program may read the counter: under PR_SET_TSC it would be killed.
-pub fn counter_is_readable(calls: &mut RemoteCalls<'_>) -> Result<bool> {
-    let at = calls.scratch();
-    let asked = calls.call(WHAT, Call::Prctl, arguments(at)).map(drop);
-    answer(calls, at, asked)
-}
-
-/// Returns the error for a program that may not.
-pub fn counter_forbidden() -> Error {
-    Error::Unsupported("the counter may not be read there (PR_SET_TSC)".into())
-}
-
-/// Returns the same question as one of several calls. The kernel stores its answer at `at`.
-pub(super) fn question(at: u64) -> RemoteCall {
-    RemoteCall {
-        what: WHAT,
+/// Asks whether the program may read the counter (under PR_SET_TSC it would be killed), and makes another call. The kernel
+/// stores the answer at `at`.
+pub(super) fn with_question(calls: &mut RemoteCalls<'_>, at: u64, then: RemoteCall) -> Result<bool> {
+    let question = RemoteCall {
+        what: "prctl(PR_GET_TSC)",
         call: Call::Prctl,
-        arguments: arguments(at),
+        arguments: [libc::PR_GET_TSC as u64, at, 0, 0, 0, 0],
         expected: 0,
-    }
-}
-
-/// Returns the answer at `at` to a question with the result `asked`.
-pub(super) fn answer(calls: &mut RemoteCalls<'_>, at: u64, asked: Result<()>) -> Result<bool> {
-    match asked {
+    };
+    let both = [question, then];
+    match calls.call_all(&both) {
+        Ok(()) => {}
         // A kernel that does not know PR_GET_TSC does not forbid the counter.
-        Err(Error::Remote {
-            errno: Errno::EINVAL, ..
-        }) => return Ok(true),
-        asked => asked?,
+        Err(other) if other.call == 0 && is_unknown(&other.error) => {
+            calls.call_all(&both[1..])?;
+            return Ok(true);
+        }
+        Err(other) => return Err(other.error),
     }
     let mut mode = [0; 4];
     calls.tracee().read(at, &mut mode)?;
     Ok(u32::from_le_bytes(mode) == ENABLED)
 }
 
-fn arguments(at: u64) -> [u64; 6] {
-    [libc::PR_GET_TSC as u64, at, 0, 0, 0, 0]
+fn is_unknown(error: &Error) -> bool {
+    let errno = Errno::EINVAL;
+    matches!(error, Error::Remote { errno: found, .. } if *found == errno)
 }

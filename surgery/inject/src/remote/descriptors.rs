@@ -16,30 +16,9 @@ pub const CONTROL_AT: u64 = 128;
 /// Offset of the answer whether the program may read the counter, behind the numbers of the socket pair.
 const COUNTER_AT: u64 = 8;
 
-/// Passes `fds`, and returns their numbers in the program. They are open there until the caller closes them.
-pub fn pass<const N: usize>(calls: &mut RemoteCalls<'_>, fds: [&OwnedFd; N]) -> Result<[u64; N]> {
-    let scratch = calls.scratch();
-    let flags = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as u64;
-    calls.call(
-        "socketpair",
-        Call::Socketpair,
-        [libc::AF_UNIX as u64, flags, 0, scratch, 0, 0],
-    )?;
-    let mut pair = [0u8; 8];
-    calls.tracee().read(scratch, &mut pair)?;
-    let [a, b] = [0, 4].map(|i| u64::from(u32::from_le_bytes([pair[i], pair[i + 1], pair[i + 2], pair[i + 3]])));
-    let recorded = calls.policy.record(calls.tracee, scratch, [a, b]);
-    let passed = recorded.and_then(|()| send_and_receive(calls, a, b, fds));
-    for fd in [a, b] {
-        calls.close(fd)?;
-    }
-    passed
-}
-
-/// Passes `fds` as [`pass`] does, by calls that are made at once. Returns their numbers in the program, and those of the
-/// socket pair; all are open there until the caller closes them. Refuses a program that may not read the counter: the
-/// first stop serves that question, too.
-pub fn pass_at_once<const N: usize>(calls: &mut RemoteCalls<'_>, fds: [&OwnedFd; N]) -> Result<([u64; N], [u64; 2])> {
+/// Passes `fds`. Returns their numbers in the program, and those of the socket pair: all are open there until the caller
+/// closes them. Refuses a program that may not read the counter: the first stop serves that question, too.
+pub fn pass<const N: usize>(calls: &mut RemoteCalls<'_>, fds: [&OwnedFd; N]) -> Result<([u64; N], [u64; 2])> {
     let scratch = calls.scratch();
     let flags = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as u64;
     let socketpair = RemoteCall {
@@ -48,15 +27,13 @@ pub fn pass_at_once<const N: usize>(calls: &mut RemoteCalls<'_>, fds: [&OwnedFd;
         arguments: [libc::AF_UNIX as u64, flags, 0, scratch, 0, 0],
         expected: 0,
     };
-    let question = counter::question(scratch + COUNTER_AT);
-    let asked = match calls.call_all(&[socketpair, question])? {
-        Err(other) if other.call == 0 => return Err(other.error),
-        asked => asked.map_err(|other| other.error),
-    };
+    let may_read = counter::with_question(calls, scratch + COUNTER_AT, socketpair)?;
     let pair = calls.tracee().read_words(scratch, 2, 4)?;
+    let pair = [pair[0], pair[1]];
     let passed = (|| {
-        if !counter::answer(calls, scratch + COUNTER_AT, asked)? {
-            return Err(counter::counter_forbidden());
+        calls.policy.record(calls.tracee, scratch, pair)?;
+        if !may_read {
+            return Err(Error::CounterForbidden);
         }
         send(calls, pair[0], fds)?;
         let receive = RemoteCall {
@@ -65,25 +42,13 @@ pub fn pass_at_once<const N: usize>(calls: &mut RemoteCalls<'_>, fds: [&OwnedFd;
             arguments: prepare_to_receive::<N>(calls, pair[1])?,
             expected: 1,
         };
-        calls.call_all(&[receive])?.map_err(|other| other.error)?;
+        calls.call_all(&[receive])?;
         received(calls)
     })();
     if passed.is_err() {
-        pair.iter().try_for_each(|fd| calls.close(*fd))?;
+        pair.into_iter().try_for_each(|fd| calls.close(fd))?;
     }
-    Ok((passed?, [pair[0], pair[1]]))
-}
-
-fn send_and_receive<const N: usize>(
-    calls: &mut RemoteCalls<'_>,
-    a: u64,
-    b: u64,
-    fds: [&OwnedFd; N],
-) -> Result<[u64; N]> {
-    send(calls, a, fds)?;
-    let receive = prepare_to_receive::<N>(calls, b)?;
-    calls.call("recvmsg", Call::Recvmsg, receive)?;
-    received(calls)
+    Ok((passed?, pair))
 }
 
 /// Sends the descriptors into the program's socket `a`.
