@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use fastpath_image::own_vdso;
-use fastpath_inject::redirection::{REGION_NAME, RegionPlan, region_for};
+use fastpath_inject::redirection::{REGION_NAME, Record, RegionPlan, region_for};
 use fastpath_inject::region;
 use fastpath_page::{ClockSet, MEMFD_NAME, PAGE_SIZE};
 use fastpath_protocol::{
@@ -222,8 +222,8 @@ fn sections() -> [Section; SECTIONS] {
 fn contents(plan: &RegionPlan, answer: &mut Answer) -> Result<(Plan, OwnedFd), RequestRefusal> {
     let mut bytes = plan.code.clone();
     answer.patches_offset = bytes.len() as u32;
-    answer.patches = plan.patches.len() as u32;
-    for patch in &plan.patches {
+    answer.patches = plan.journal.records.len() as u32;
+    for Record { change: patch, .. } in &plan.journal.records {
         let padded = |from: &[u8]| {
             let mut to = [0; PATCH_BYTES];
             to.get_mut(..from.len())?.copy_from_slice(from);

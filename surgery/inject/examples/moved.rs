@@ -11,7 +11,7 @@ use fastpath_code::rescue::thunk::{Routine, Thunk, thunk, to_entry};
 use fastpath_code::rescue::window::{Jump, Kind};
 use fastpath_code::rescue::{Calls, Window, analyse, analyse_all};
 use fastpath_image::{CpuFeatures, Image, Instance, InstanceConfig, Isa, KernelFunctions, Placement, Vdso, own_vdso};
-use fastpath_inject::redirection::{Journal, Purpose, plan, region_for};
+use fastpath_inject::redirection::{Journal, Purpose, Record, plan, region_for};
 use fastpath_inject::region;
 use fastpath_page::ClockSet;
 
@@ -269,17 +269,20 @@ fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>
     let body = journal.records.first().filter(|record| record.in_thunk > 0);
     let body_thunk = body.map(|body| {
         // Behind the image's code, and what a gettimeofday executes that was moved.
-        let (end, displaced) = (usize::from(body.in_thunk), &journal.records[2].original);
-        let mut rest = body.replacement[end..].windows(displaced.len());
+        let (end, displaced) = (usize::from(body.in_thunk), &journal.records[2].change.original);
+        let mut rest = body.change.replacement[end..].windows(displaced.len());
         let behind = end + rest.position(|bytes| bytes == displaced).unwrap_or_default();
-        (body.address + behind as u64, body.replacement[behind..].to_vec())
+        (
+            body.change.address + behind as u64,
+            body.change.replacement[behind..].to_vec(),
+        )
     });
     let mut code = [&region.code[region::IMAGE as usize..], &[0; 0x1_0000][..]].concat();
     code.truncate((base - image_at(isa)) as usize);
     code.extend(bytes);
-    for record in stays.iter().chain(&journal.records) {
-        let at = (record.address - image_at(isa)) as usize;
-        code[at..at + record.replacement.len()].copy_from_slice(&record.replacement);
+    for Record { change, .. } in stays.iter().chain(&journal.records) {
+        let at = (change.address - image_at(isa)) as usize;
+        code[at..at + change.replacement.len()].copy_from_slice(&change.replacement);
     }
     for export in parsed.exports() {
         let function = export
@@ -287,7 +290,7 @@ fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>
             .trim_start_matches("__vdso_")
             .trim_start_matches("__kernel_");
         let entry = base + export.offset;
-        let is_patched = redirection.patches.iter().any(|patch| patch.address == entry);
+        let is_patched = redirection.patches.iter().any(|patch| patch.change.address == entry);
         if !is_patched || export.name == function {
             continue;
         }
@@ -336,7 +339,7 @@ fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>
             .find(|record| record.purpose == Purpose::SlowPath);
         symbols.push(("body_clock_gettime".to_owned(), body_thunk - image_at(isa)));
         // The python side moves the symbols of the image's functions that are there.
-        if let Some((slow_path, table)) = slow_path.zip(stays.first()) {
+        if let Some((slow_path, table)) = slow_path.zip(stays.first().map(|record| &record.change)) {
             let clock_gettime = image
                 .functions()
                 .iter()

@@ -6,21 +6,21 @@ use std::os::fd::OwnedFd;
 use fastpath_image::Image;
 use fastpath_page::ClockSet;
 
-use crate::abi::sites::THUNK_BYTES;
 use crate::abi::{self, Abi, Hook};
+use crate::calls::{self, Calls, HookedFile, ThunkPage, doors};
 use crate::error::{Error, Result};
-use crate::hooked_calls::{self, HookedCalls, HookedFile, PAGE, doors};
 use crate::mailbox_layout::HookState;
 use crate::maps::{self, Mapping};
-use crate::memory::Memory;
+use crate::memory::{Memory, PAGE};
 use crate::own_calls::Permissions;
+use crate::plan::{Plan, Seen, Withhold};
 use crate::program::{self, Code};
 use crate::redirection::apply::apply;
-use crate::redirection::mapping::{self, Region};
+use crate::redirection::mapping;
 use crate::redirection::{self, Journal, MOST_RECORDS, RegionPlan, State};
 use crate::region;
 use crate::remote;
-use crate::rescued_calls::{self, Rescued, RescuedFile, Room};
+use crate::rescued_calls::{self, Rescued, RescuedFile};
 use crate::sites;
 use crate::stack::{AT_ENTRY, AT_PAGESZ, AT_SECURE, AT_SYSINFO, AT_SYSINFO_EHDR, InitialStack};
 use crate::surgery;
@@ -74,20 +74,20 @@ pub fn prepare(config: &InjectionConfig) {
 
 /// Refuses if the exec of this program's descendants would not be noticed, because another tool has changed the code of
 /// the C library. That shows in this process, whose C library is most likely the program's.
-fn require_execs(calls: &HookedCalls, config: &InjectionConfig, hook: &Hook) -> Result<()> {
+fn require_execs(calls: &Calls, config: &InjectionConfig, hook: &Hook) -> Result<()> {
     let own = std::process::id() as i32;
     let mut maps = maps::read(own)?;
     // Another thread may be scanning the same files, which it maps as shared.
     maps.retain(|mapping| !mapping.shared);
     let memory = Memory::open(own)?;
-    let mut here = HookedCalls::default();
+    let mut here = Calls::at_most(MOST_RECORDS);
     // Under `run`, its own code is changed by fastpath.
     let is_served = maps.iter().any(redirection::is_region);
     let libraries = maps.iter().filter(|_| !is_served).filter(is_c_library);
     for file in libraries.filter_map(|mapping| hooked_file(own, &config.scans, &maps, mapping)) {
-        let mut page = vec![0; PAGE as usize];
         let at = file.loaded.saturating_sub(PAGE);
-        here.add(&memory, &file, (at, &mut page), doors(hook, at), MOST_RECORDS);
+        let mut page = ThunkPage::new(at, vec![0; PAGE as usize]);
+        here.add(&memory, &file, &mut page, doors(hook, at));
     }
     let why = calls.changed_by_others.as_ref().or(here.changed_by_others.as_ref());
     why.map_or(Ok(()), |why| Err(Error::Unsupported(why.clone())))
@@ -160,36 +160,32 @@ pub fn install(
         maps,
         stack,
     };
-    let at = program.place()?;
-    let mut plan = program.plan(config, at)?;
-    let stays = plan.put_slow_path()?;
-    let files = hooked_calls::files_at_exec(&program.code, hook);
-    let mut calls = HookedCalls::plan(&*tracee.memory()?, &program.maps, at, hook, plan.room(), &files)?;
+    let mut region = program.plan(config, program.place()?)?;
+    let stays = region.put_slow_path()?;
+    let memory = tracee.memory()?;
+    let seen = Seen {
+        pid,
+        maps: &program.maps,
+        memory: &memory,
+        scans: &config.scans,
+    };
+    let withhold = |routines: &mut Vec<_>| match status.filters {
+        0 => Vec::new(),
+        _ => {
+            routines.clear();
+            vec!["it has a seccomp filter, which may answer these calls itself".to_owned()]
+        }
+    };
+    let withhold = config.rescue.then_some(&withhold as Withhold<'_>);
+    let files = calls::files_at_exec(&program.code, hook);
+    let mut plan = Plan::make(&seen, region, hook, &files, withhold)?;
     let unknown = program.code.unknown_linker();
     if must_see_execs {
         unknown.map_or(Ok(()), |why| Err(Error::Unsupported(why.into())))?;
-        require_execs(&calls, config, hook)?;
+        require_execs(&plan.calls, config, hook)?;
     }
-    if config.rescue {
-        let withheld = match status.filters {
-            0 => Vec::new(),
-            _ => {
-                plan.routines.clear();
-                vec!["it has a seccomp filter, which may answer these calls itself".to_owned()]
-            }
-        };
-        rescued_calls::add(pid, &program.maps, withheld, &plan, at, &mut calls, &config.scans)?;
-    }
-    plan.add(&calls.records, &calls.moved)?;
-    let start = program.start(config, at, &mut plan)?;
-    let region = Region {
-        at,
-        plan: &plan,
-        thunk_pages: &calls.pages,
-        page: &config.page,
-        mailbox,
-        state: start.state,
-    };
+    let start = program.start(config, &mut plan.region)?;
+    let region = plan.region(&config.page, mailbox, start.state);
     let reserve = program.stack.bytes().len() as u64 + 64;
     // The calls of a batch include one that is not tried under this process's own filters.
     let end = shown.set("SigBlk").filter(|_| config.filters == 0);
@@ -204,7 +200,7 @@ pub fn install(
         }
         Ok(())
     })?;
-    Ok(unknown.map(str::to_owned).or(calls.left_alone.into_iter().next()))
+    Ok(unknown.map(str::to_owned).or(plan.calls.left_alone.into_iter().next()))
 }
 
 /// A program that is stopped at its exec.
@@ -253,7 +249,8 @@ impl Program {
     /// Returns the initial stack, with the addresses by which the program gets to the region, and what the hook must
     /// know. A program with a kernel's vDSO keeps it: only where there is none does AT_SYSINFO_EHDR point to the image.
     /// AT_ENTRY points to the hook where the C library is still to be mapped.
-    fn start(&self, config: &InjectionConfig, at: u64, plan: &mut RegionPlan) -> Result<Start> {
+    fn start(&self, config: &InjectionConfig, plan: &mut RegionPlan) -> Result<Start> {
+        let at = plan.at;
         let old = &self.stack;
         let mut stack = old.clone();
         match (&self.vdso, config.serve) {
@@ -365,26 +362,17 @@ pub fn install_in_libraries(
         let Some(&at) = pages.iter().min_by_key(|at| at.abs_diff(loaded)) else {
             continue;
         };
-        let mut thunks = memory.bytes(at, PAGE as usize)?;
-        let used = sites::thunks_in_use(&thunks) * THUNK_BYTES;
-        let mut calls = HookedCalls::default();
-        let room = journal.room();
-        calls.add(&memory, &file, (at, &mut thunks), doors(hook, region), room);
+        let mut page = ThunkPage::new(at, memory.bytes(at, PAGE as usize)?);
+        let used = page.used;
+        let mut calls = Calls::at_most(journal.room());
+        calls.add(&memory, &file, &mut page, doors(hook, region));
         if is_rescued && let Some(file) = RescuedFile::scan(pid, maps, mapping, &config.scans) {
             let routines = rescued_calls::routines_of(&memory, abi.isa(), hook, region);
-            let used = sites::thunks_in_use(&thunks) * THUNK_BYTES;
-            let mut room = Room {
-                at,
-                page: &mut thunks,
-                used,
-                most_records: room,
-            };
             let mut result = Rescued::default();
-            rescued_calls::add_file(&memory, &file, &routines, &mut calls, &mut room, &mut result);
+            rescued_calls::add_file(&memory, &file, &routines, &mut calls, &mut page, &mut result);
         }
         // The jumps last: what they need is complete before. If this fails, those made so far work.
-        let new = used..sites::thunks_in_use(&thunks) * THUNK_BYTES;
-        tracee.write(at + new.start as u64, &thunks[new])?;
+        tracee.write(at + used as u64, &page.bytes[used..page.used])?;
         journal.records.extend_from_slice(&calls.records);
         tracee.write(region + region::JOURNAL, &journal.bytes()?)?;
         apply(tracee, &calls.records).map_err(|e| Error::Unsupported(e.to_string()))?;

@@ -13,9 +13,9 @@ mod abi;
 #[cfg(target_arch = "x86_64")]
 pub mod attach;
 pub mod attendant;
+mod calls;
 mod credentials;
 mod error;
-mod hooked_calls;
 mod in_process;
 mod install;
 pub mod lease;
@@ -28,6 +28,7 @@ mod memory;
 #[path = "../../../fuzz/mutations.rs"]
 mod mutations;
 mod own_calls;
+mod plan;
 mod program;
 pub mod redirection;
 pub mod region;

@@ -15,7 +15,7 @@
 //! system calls that are rescued: the first one may call the kernel's vDSO, which the program may have unmapped.
 //!
 //! Thunks for system calls of the program and its libraries are on pages of their own, near that code
-//! (`hooked_calls.rs`).
+//! (`calls.rs`).
 
 use std::num::NonZero;
 

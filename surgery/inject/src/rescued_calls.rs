@@ -1,22 +1,21 @@
-//! A program's own system calls for time, redirected to the image (`surgery/code/src/rescue`).
+//! A program's own system calls for time, redirected to the image ([`fastpath_code::rescue`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fastpath_code::rescue::thunk::{Change, Routine, Thunk, thunk};
+use fastpath_code::rescue::thunk::{Routine, thunk};
 use fastpath_code::rescue::window::{Jump, Kind, Relay, Window};
 use fastpath_code::rescue::{Analysis, Site};
 use fastpath_image::Isa;
 
 use crate::abi::Hook;
-use crate::abi::sites::THUNK_BYTES;
+use crate::calls::{Calls, ThunkPage};
 use crate::error::Result;
-use crate::hooked_calls::{HookedCalls, PAGE, reserve};
 use crate::maps::Mapping;
 use crate::memory::Memory;
 use crate::program::{self, file_start};
-use crate::redirection::{Moved, Purpose, Record, RegionPlan};
+use crate::redirection::{Change, Purpose, Record, RegionPlan};
 use crate::region;
 use crate::sites::Cache;
 
@@ -44,64 +43,39 @@ pub struct NotRescued {
     pub why: String,
 }
 
-/// Adds to `calls` those in all files whose code the process `pid` has mapped; its region will be at `region_at`. A
-/// site that `calls` reports to the hook already is changed there: only other calls continue to the hook. `withheld`: the
-/// reasons for which `plan` lacks routines.
+/// Adds to `calls` those for time in all files whose code the process `pid` has mapped. A site that `calls` reports to the
+/// hook already is changed there: only other calls continue to the hook. `withheld`: the reasons for which `region` lacks
+/// routines.
 pub fn add(
     pid: i32,
     maps: &[Mapping],
     withheld: Vec<String>,
-    plan: &RegionPlan,
-    region_at: u64,
-    calls: &mut HookedCalls,
+    region: &RegionPlan,
+    calls: &mut Calls,
     scans: &Cache,
 ) -> Result<Rescued> {
     let mut result = Rescued {
         withheld,
         ..Rescued::default()
     };
-    if plan.routines.is_empty() {
+    if region.routines.is_empty() {
         result.refused = Some(result.withheld.join("; "));
         return Ok(result);
     }
-    let mut taken = maps.to_vec();
-    reserve(&mut taken, region_at, region::SIZE_WITH_OWN_IMAGE);
-    for (at, _) in &calls.pages {
-        reserve(&mut taken, *at, PAGE);
-    }
     let memory = Memory::open(pid)?;
     for file in files_with_sites(pid, maps, scans) {
-        let Some(at) = region::place_beside(&taken, file.start, PAGE) else {
+        let Some(mut page) = calls.page_beside(file.start) else {
             let sites = file.analysis.sites.iter();
             let refused = sites.map(|site| file.leave_alone(site, "there is no room near its file"));
             result.left_alone.extend(refused);
             continue;
         };
-        let mut page = vec![0; PAGE as usize];
-        let mut room = Room {
-            at,
-            page: &mut page,
-            used: 0,
-            most_records: plan.room(),
-        };
-        add_file(&memory, &file, &plan.routines, calls, &mut room, &mut result);
-        if room.used > 0 {
-            reserve(&mut taken, at, PAGE);
-            calls.pages.push((at, page));
+        add_file(&memory, &file, &region.routines, calls, &mut page, &mut result);
+        if page.used > 0 {
+            calls.keep(page);
         }
     }
     Ok(result)
-}
-
-/// Room for thunks on one page, and for records.
-pub struct Room<'p> {
-    /// Address of the page.
-    pub at: u64,
-    pub page: &'p mut [u8],
-    /// Bytes of it that are used.
-    pub used: usize,
-    /// Number of records that there may be in the end.
-    pub most_records: usize,
 }
 
 /// Adds the calls of one file, as far as there is room.
@@ -109,12 +83,12 @@ pub fn add_file(
     memory: &Memory,
     file: &RescuedFile,
     routines: &[Routine],
-    calls: &mut HookedCalls,
-    room: &mut Room<'_>,
+    calls: &mut Calls,
+    page: &mut ThunkPage,
     result: &mut Rescued,
 ) {
     for site in &file.analysis.sites {
-        match add_site(memory, file, site, routines, calls, room) {
+        match add_site(memory, file, site, routines, calls, page) {
             Ok(()) => result.sites += 1,
             Err(why) => result.left_alone.push(file.leave_alone(site, &why)),
         }
@@ -126,8 +100,8 @@ fn add_site(
     file: &RescuedFile,
     site: &Site,
     routines: &[Routine],
-    calls: &mut HookedCalls,
-    room: &mut Room<'_>,
+    calls: &mut Calls,
+    page: &mut ThunkPage,
 ) -> std::result::Result<(), String> {
     let window = site.window.as_ref().map_err(ToString::to_string)?;
     let address = file.bias.wrapping_add(window.address);
@@ -142,7 +116,7 @@ fn add_site(
     if window.jump != Jump::First && window.kind == Kind::Before {
         is_as_in_file(address + window.bytes.len() as u64, &[0x0f, 0x05])?;
     }
-    let at = room.at + room.used as u64;
+    let at = page.next();
     let mut refused = "the paddings near it are used for other sites, or changed".to_owned();
     let relays = window.jump.relays();
     let relays = relays.map_or(vec![None], |relays| relays.iter().map(Some).collect());
@@ -161,24 +135,30 @@ fn add_site(
             }
             continue;
         }
-        let size = (room.used + thunk.code.len()).next_multiple_of(THUNK_BYTES);
-        if size > room.page.len() {
+        if !page.has_room(thunk.code.len()) {
             return Err("its file has more sites than one page of thunks holds".into());
         }
         match hook {
             Some((index, _)) => {
                 let change = thunk.changes.first().ok_or("it has no change")?;
-                calls.records[index].replacement.clone_from(&change.replacement);
-                let site = calls.records.iter_mut().find(|record| record.address == address);
+                calls.records[index].change.replacement.clone_from(&change.replacement);
+                let site = calls.records.iter_mut().find(|record| record.change.address == address);
                 site.into_iter().for_each(|record| record.purpose = Purpose::Rescue);
             }
-            None if calls.records.len() + thunk.changes.len() > room.most_records => {
-                return Err("the region's journal is full".into());
-            }
-            None => note(calls, &thunk, address, at),
+            None if !calls.has_room(thunk.changes.len()) => return Err("the region's journal is full".into()),
+            None => calls.note(
+                thunk.changes,
+                address,
+                at,
+                thunk.in_call,
+                &thunk.moved,
+                |change| match change.address == address {
+                    true => Purpose::Rescue,
+                    false => Purpose::Relay,
+                },
+            ),
         }
-        room.page[room.used..room.used + thunk.code.len()].copy_from_slice(&thunk.code);
-        room.used = size;
+        page.put(&thunk.code);
         return Ok(());
     }
     Err(refused)
@@ -187,34 +167,14 @@ fn add_site(
 /// Returns the record of the jump by which a window, with this relay, goes to the hook already, and where it goes.
 fn hook_at(window: &Window, address: u64, relay: Option<&Relay>, records: &[Record]) -> Option<(usize, u64)> {
     let jump_at = relay.map_or(address, |relay| relay.address(address));
-    let is_hooked = |record: &Record| record.address == address && record.purpose == Purpose::Hook;
+    let is_hooked = |record: &Record| record.change.address == address && record.purpose == Purpose::Hook;
     records.iter().find(|record| is_hooked(record))?;
-    let index = records.iter().position(|record| record.address == jump_at)?;
+    let index = records.iter().position(|record| record.change.address == jump_at)?;
     // The first byte may be the file's.
     let kept = usize::from(window.jump != Jump::First);
-    let jump = records[index].replacement.get(kept..)?;
+    let jump = records[index].change.replacement.get(kept..)?;
     let target = (window.isa.facts().jump_target)(jump, jump_at + kept as u64)?;
     Some((index, target))
-}
-
-fn note(calls: &mut HookedCalls, thunk: &Thunk, site: u64, at: u64) {
-    let (in_thunk, in_place) = thunk.in_call.unwrap_or_default();
-    calls.records.extend(thunk.changes.iter().map(|change| Record {
-        address: change.address,
-        original: change.original.clone(),
-        replacement: change.replacement.clone(),
-        thunk: thunk.in_call.map_or(0, |_| at),
-        in_thunk,
-        in_place,
-        purpose: match change.address == site {
-            true => Purpose::Rescue,
-            false => Purpose::Relay,
-        },
-    }));
-    calls.moved.extend(thunk.moved.iter().map(|(from, to)| Moved {
-        from: site + u64::from(*from),
-        to: at + u64::from(*to),
-    }));
 }
 
 /// Returns the routines in the region of a process: those whose functions are filled in.
@@ -231,7 +191,8 @@ pub fn routines_of(memory: &Memory, isa: Isa, hook: &Hook, region: u64) -> Vec<R
 
 fn overlaps(record: &Record, change: &Change) -> bool {
     let end = |address: u64, bytes: &[u8]| address + bytes.len() as u64;
-    record.address < end(change.address, &change.original) && change.address < end(record.address, &record.original)
+    let other = record.range();
+    other.start < end(change.address, &change.original) && change.address < other.end
 }
 
 /// A file with system calls for time, whose code a process has mapped.

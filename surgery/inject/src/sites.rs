@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fastpath_code::rescue::Analysis;
-pub use fastpath_code::rescue::thunk::Change;
+use fastpath_code::rescue::thunk::Change;
 use fastpath_os::foreign::{Identity, Reader};
 use object::elf::{DT_SONAME, PF_X, PT_LOAD, PT_NOTE};
 use object::read::elf::{Dyn, ElfFile64, ProgramHeader};

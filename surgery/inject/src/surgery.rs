@@ -14,7 +14,7 @@ pub fn perform(calls: &mut RemoteCalls<'_>, region: &Region<'_>, stays: &[Record
     let done = put_in_force(calls, region, stays, stack);
     if done.is_err() {
         // A failure here leaves an unused part behind, never an incorrect one.
-        let _ = mapping::unmap(calls, region.at);
+        let _ = mapping::unmap(calls, region.plan.at);
     }
     done
 }

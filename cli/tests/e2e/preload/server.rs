@@ -214,7 +214,8 @@ impl Plan {
             all[..given.len()].copy_from_slice(given);
             all
         };
-        let patches = plan.patches.iter().map(|patch| Patch {
+        let changes = plan.journal.records.iter().map(|record| &record.change);
+        let patches = changes.map(|patch| Patch {
             address: patch.address,
             size: patch.original.len() as u32,
             reserved: 0,

@@ -156,7 +156,10 @@ fn thread_inside(all: &mut AllStopped<'_>, in_force: &[(Record, Vec<u8>)]) -> An
     if let Some(thread) = all.threads.iter().find(|thread| stays(thread.registers.pc())) {
         return Ok(Some(thread.tid()));
     }
-    if !in_force.iter().any(|(record, _)| record.is_inside(record.address + 1)) {
+    if !in_force
+        .iter()
+        .any(|(record, _)| record.is_inside(record.change.address + 1))
+    {
         return Ok(None);
     }
     let has_entry_body = in_force.iter().any(|(record, _)| record.purpose == Purpose::EntryBody);
@@ -173,7 +176,7 @@ fn in_image(in_force: &[(Record, Vec<u8>)], pc: u64) -> Option<u64> {
         .iter()
         .filter(|(record, _)| record.purpose == Purpose::EntryBody);
     bodies.find_map(|(record, _)| {
-        let offset = pc.checked_sub(record.address)?;
+        let offset = pc.checked_sub(record.change.address)?;
         (1..u64::from(record.in_thunk))
             .contains(&offset)
             .then(|| record.thunk + offset)
@@ -206,7 +209,7 @@ fn place_of(record: &Record, pc: u64) -> Option<u64> {
     }
     let behind = (record.thunk + u64::from(record.in_thunk)).checked_sub(pc)?;
     let is_at_call = behind == 0 || behind == u64::from(abi::CALL_BYTES);
-    is_at_call.then(|| record.address + u64::from(record.in_place) - behind)
+    is_at_call.then(|| record.change.address + u64::from(record.in_place) - behind)
 }
 
 /// Unmaps a region that no code points to, once no thread is in it.

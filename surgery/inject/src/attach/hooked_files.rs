@@ -2,7 +2,7 @@
 
 use fastpath_os::foreign::Identity;
 
-use crate::hooked_calls::HookedFile;
+use crate::calls::HookedFile;
 use crate::maps::Mapping;
 use crate::program::{self, is_c_library};
 use crate::sites::{Cache, Role, Site};

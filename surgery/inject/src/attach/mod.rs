@@ -26,13 +26,12 @@ use fastpath_page::Grant;
 
 use crate::abi::sites::Shape;
 use crate::error::Error;
-use crate::hooked_calls::HookedCalls;
 use crate::mailbox_layout::HookState;
 use crate::memory::Memory;
+use crate::plan::{Plan, Seen, Withhold};
 use crate::redirection::apply::{NotApplied, apply};
-use crate::redirection::mapping::Region;
 use crate::redirection::{LeftAlone, Record, RegionPlan, region_for};
-use crate::rescued_calls::{self, Rescued};
+use crate::rescued_calls::Rescued;
 use crate::sites::{Cache, Site, WATCHED};
 use crate::{abi, maps, region};
 use calling_thread::with_calls;
@@ -124,42 +123,36 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     }
     let own_scans = Cache::default();
     let at = region::place_near(&target.maps, target.vdso_base)?;
-    let mut plan = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks, config.rescue)?;
+    let region = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks, config.rescue)?;
     let abi = abi::host::NATIVE;
     let known_filters = filters::are_on(pid).then(|| filters::read_all(session)).transpose()?;
     // A filter may kill the target for the system calls of the hook.
     let obstacle = known_filters
         .as_ref()
         .and_then(|known| filters::obstacle(known, abi.isa()));
-    let scans = config.children.unwrap_or(&own_scans);
-    let mut calls = HookedCalls::default();
-    if obstacle.is_none() {
-        let (_, hook) = abi::of_this_build(abi)?;
-        let is_wanted = |site: &Site| config.children.is_some() || may_enter_namespaces(site);
-        let files = hooked_files::find(pid, &target.maps, scans, is_wanted);
-        calls = HookedCalls::plan(&Memory::open(pid)?, &target.maps, at, hook, plan.room(), &files)?;
-    }
-    let mut rescued = None;
-    if config.rescue {
-        let withheld = known_filters.as_ref().map_or_else(Vec::new, |known| {
-            filters::remove_answered(known, abi.isa(), &mut plan.routines)
-        });
-        let found = rescued_calls::add(pid, &target.maps, withheld, &plan, at, &mut calls, scans)?;
-        rescued = Some(found);
-    }
-    plan.add(&calls.records, &calls.moved)?;
-    let region = Region {
-        at,
-        plan: &plan,
-        thunk_pages: &calls.pages,
-        page: &config.grant.page,
-        mailbox: &config.grant.mailbox,
-        state: HookState {
-            ptracer: config.ptracer,
-            silent: u32::from(config.children.is_none()),
-            ..HookState::default()
-        },
+    let seen = Seen {
+        pid,
+        maps: &target.maps,
+        memory: &Memory::open(pid)?,
+        scans: config.children.unwrap_or(&own_scans),
     };
+    let is_wanted = |site: &Site| config.children.is_some() || may_enter_namespaces(site);
+    let files = match obstacle {
+        None => hooked_files::find(pid, &target.maps, seen.scans, is_wanted),
+        Some(_) => Vec::new(),
+    };
+    let withhold = |routines: &mut Vec<_>| {
+        let known = known_filters.as_ref();
+        known.map_or_else(Vec::new, |known| filters::remove_answered(known, abi.isa(), routines))
+    };
+    let withhold = config.rescue.then_some(&withhold as Withhold<'_>);
+    let plan = Plan::make(&seen, region, abi::of_this_build(abi)?.1, &files, withhold)?;
+    let state = HookState {
+        ptracer: config.ptracer,
+        silent: u32::from(config.children.is_none()),
+        ..HookState::default()
+    };
+    let region = plan.region(&config.grant.page, &config.grant.mailbox, state);
     with_calls(session, &target.maps, |calls| {
         // This thread is stopped: if the process executes a program from here on, the calls fail.
         (config.allows)(pid).map_err(|why| Refusal::Forbidden { why })?;
@@ -168,7 +161,8 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
             mapped => Ok(mapped?),
         })
     })?;
-    let in_force = put_in_force(session, &plan, at);
+    let in_force = put_in_force(session, &plan.region);
+    let Plan { calls, rescued, .. } = plan;
     if in_force.is_err() {
         // No code points to the region: it only takes up room.
         if let Ok(Some(found)) = find(pid, &maps::read(pid)?) {
@@ -204,7 +198,7 @@ fn may_enter_namespaces(site: &Site) -> bool {
 }
 
 /// Stops all threads and redirects the entry points to the region.
-fn put_in_force(session: &Session<'_>, plan: &RegionPlan, at: u64) -> Answer<Attached> {
+fn put_in_force(session: &Session<'_>, plan: &RegionPlan) -> Answer<Attached> {
     let mut in_the_way = session.pid();
     let stopped = AllStopped::stop(session, |all| match returns_into(all, &plan.journal.records)? {
         Some(tid) => {
@@ -225,7 +219,7 @@ fn put_in_force(session: &Session<'_>, plan: &RegionPlan, at: u64) -> Answer<Att
             thread.move_to(moved.to)?;
         }
     }
-    write(&mut all, plan, at)?;
+    write(&mut all, plan)?;
     let threads = all.threads.len();
     drop(all);
     Ok(Attached {
@@ -244,7 +238,7 @@ fn returns_into(all: &mut AllStopped<'_>, records: &[Record]) -> Answer<Option<i
     let is_inside = |pc: &u64| {
         records
             .iter()
-            .any(|p| (p.address + 1..p.address + p.original.len() as u64).contains(pc))
+            .any(|record| record.range().contains(pc) && record.range().start != *pc)
     };
     let stacks = Stacks::read(all.pid())?;
     for thread in stacks.to_examine(&all.threads, |word| is_inside(&word)) {
@@ -268,10 +262,10 @@ fn interrupted_at(all: &mut AllStopped<'_>, is_inside: impl Fn(&u64) -> bool) ->
 }
 
 /// Writes the entries, if everything is as the plan found it: the target may have replaced its program meanwhile.
-fn write(all: &mut AllStopped<'_>, plan: &RegionPlan, at: u64) -> Answer<()> {
+fn write(all: &mut AllStopped<'_>, plan: &RegionPlan) -> Answer<()> {
     let tracee = all.threads.first_mut().map(Stopped::tracee).ok_or(Error::Gone)?;
     let mut journal = vec![0; plan.journal.bytes()?.len()];
-    tracee.read(at + region::JOURNAL, &mut journal)?;
+    tracee.read(plan.at + region::JOURNAL, &mut journal)?;
     if journal != plan.journal.bytes()? {
         return Err(Error::Unsupported("the process changed meanwhile".into()).into());
     }

@@ -45,10 +45,10 @@ impl Found {
             match record.place(&bytes) {
                 Place::Original => {}
                 Place::Changed => in_force.push((record, bytes)),
-                Place::Foreign if pagemap.is_of_file(record.address) => {}
+                Place::Foreign if pagemap.is_of_file(record.change.address) => {}
                 Place::Foreign => {
                     return Err(Refusal::ChangedSince {
-                        address: record.address,
+                        address: record.change.address,
                     });
                 }
             }
@@ -58,10 +58,10 @@ impl Found {
 
     /// Returns the bytes in the place of a record; `None` if nothing is mapped there any more, as where a program has moved its vDSO.
     fn bytes_at(&self, memory: &Memory, record: &Record) -> Answer<Option<Vec<u8>>> {
-        match memory.bytes(record.address, record.original.len()) {
+        match memory.bytes(record.change.address, record.change.original.len()) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(e) => {
-                let is_mapped = |m: &Mapping| m.range().contains(&record.address);
+                let is_mapped = |m: &Mapping| m.range().contains(&record.change.address);
                 let is_mapped = maps::read(self.pid)?.iter().any(is_mapped);
                 if is_mapped { Err(e.into()) } else { Ok(None) }
             }

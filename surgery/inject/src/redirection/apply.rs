@@ -30,13 +30,13 @@ pub enum NotApplied {
 pub fn apply(tracee: &mut Tracee, records: &[Record]) -> Result<(), NotApplied> {
     let pieces: Vec<_> = records
         .iter()
-        .map(|record| (record.address, &record.original[..]))
+        .map(|Record { change, .. }| (change.address, &change.original[..]))
         .collect();
     if let Some(address) = tracee.memory()?.first_changed(&pieces)? {
         return Err(NotApplied::Changed { address });
     }
     for (done, record) in records.iter().enumerate() {
-        if let Err(e) = tracee.write(record.address, &record.replacement) {
+        if let Err(e) = tracee.write(record.change.address, &record.change.replacement) {
             revert(tracee, &records[..done])?;
             return Err(NotApplied::Sealed { why: e.to_string() });
         }
@@ -47,5 +47,5 @@ pub fn apply(tracee: &mut Tracee, records: &[Record]) -> Result<(), NotApplied> 
 /// Takes changes back, the last one first.
 pub fn revert(tracee: &mut Tracee, records: &[Record]) -> Result<(), Error> {
     let mut records = records.iter().rev();
-    records.try_for_each(|record| tracee.write(record.address, &record.original))
+    records.try_for_each(|Record { change, .. }| tracee.write(change.address, &change.original))
 }

@@ -14,7 +14,7 @@ use fastpath_image::Image;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory};
 
 use super::call_frames::{self, Frames, keeps_frame};
-use super::{Displaced, Entry, EntryPatch, x86};
+use super::{Change, Displaced, Entry, Purpose, Record, x86};
 
 /// A planned body.
 #[derive(Debug, Clone)]
@@ -72,7 +72,7 @@ impl EntryBody {
         clock_gettime: &Entry<'_>,
         all: &[Frames],
         copy_at: u64,
-    ) -> Result<(EntryBody, Displaced, EntryPatch), String> {
+    ) -> Result<(EntryBody, Displaced, Record), String> {
         let (first, second) = super::function_of(image, "gettimeofday")
             .zip(super::function_of(image, "clock_gettime"))
             .ok_or("not both are served")?;
@@ -111,8 +111,7 @@ impl EntryBody {
         let thunk_at = (code.end - code.start) as usize + MOVED.len();
         let thunk = thunk_in_body(frames, all, clock_gettime, body_at, at, thunk_at, size);
         let (thunk, program) = thunk.ok_or("its gettimeofday has no room for the kernel's clock_gettime")?;
-        let frames = EntryPatch {
-            function: "gettimeofday",
+        let frames = Change {
             address: gettimeofday.base + frames.program.start as u64,
             original: vdso[frames.program.clone()].to_vec(),
             replacement: program,
@@ -126,7 +125,7 @@ impl EntryBody {
             kernels: clock_gettime.range(),
             thunk,
         };
-        Ok((body, displaced, frames))
+        Ok((body, displaced, Record::new(frames, Purpose::EntryBody)))
     }
 
     /// Returns the code for the address `at`, with the slow path at `slow_path_at`. The image itself does not use what is

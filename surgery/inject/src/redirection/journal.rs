@@ -4,6 +4,10 @@
 //! It lies at the start of the region's page [`region::JOURNAL`], complete before the first change is made. It is not
 //! trusted: a fastpath that undoes a change checks first that it is there.
 
+use std::ops::Range;
+
+pub use fastpath_code::rescue::thunk::Change;
+
 use super::stub::is_stub;
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
@@ -67,15 +71,10 @@ impl Purpose {
     }
 }
 
-/// One change.
+/// One change, and what it is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Address of the change.
-    pub address: u64,
-    /// Bytes before the change.
-    pub original: Vec<u8>,
-    /// Bytes after the change.
-    pub replacement: Vec<u8>,
+    pub change: Change,
     /// Target of the change, for a system call in a library: a thread may wait in the call that is made there. For a
     /// [`Purpose::EntryBody`], the same code in the image. 0: none.
     pub thunk: u64,
@@ -101,9 +100,29 @@ pub enum Place {
 const BREAKPOINT: u8 = 0xcc;
 
 impl Record {
+    /// A change without a thunk.
+    pub(crate) fn new(change: Change, purpose: Purpose) -> Record {
+        Record {
+            change,
+            thunk: 0,
+            in_thunk: 0,
+            in_place: 0,
+            purpose,
+        }
+    }
+
+    /// Returns the addresses of the change.
+    pub fn range(&self) -> Range<u64> {
+        self.change.address..self.change.address + self.change.original.len() as u64
+    }
+
     /// Returns what `bytes` in the place of the record are.
     pub fn place(&self, bytes: &[u8]) -> Place {
-        let each = || bytes.iter().zip(self.original.iter().zip(&self.replacement));
+        let each = || {
+            bytes
+                .iter()
+                .zip(self.change.original.iter().zip(&self.change.replacement))
+        };
         if each().any(|(now, (original, changed))| ![*original, *changed, BREAKPOINT].contains(now)) {
             Place::Foreign
         } else if each().any(|(now, (original, changed))| now != original && now == changed) {
@@ -116,12 +135,13 @@ impl Record {
     /// Returns the writes that restore the original where there are `bytes` now. A breakpoint stays: the tool that put
     /// it there restores the byte from the file.
     pub fn restored(&self, bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
-        let is_breakpoint = |at: &usize| bytes.get(*at) == Some(&BREAKPOINT) && self.replacement[*at] != BREAKPOINT;
-        let indices: Vec<usize> = (0..self.original.len()).collect();
+        let is_breakpoint =
+            |at: &usize| bytes.get(*at) == Some(&BREAKPOINT) && self.change.replacement[*at] != BREAKPOINT;
+        let indices: Vec<usize> = (0..self.change.original.len()).collect();
         let between = indices.split(is_breakpoint).filter(|indices| !indices.is_empty());
         let write = |indices: &[usize]| {
-            let bytes = indices.iter().map(|at| self.original[*at]).collect();
-            (self.address + indices[0] as u64, bytes)
+            let bytes = indices.iter().map(|at| self.change.original[*at]).collect();
+            (self.change.address + indices[0] as u64, bytes)
         };
         between.map(write).collect()
     }
@@ -130,10 +150,10 @@ impl Record {
     /// there: such a change leaves the first byte as it is, or replaces a function. Or it is in a stub, where there was no code.
     pub fn is_inside(&self, address: u64) -> bool {
         let is_stub = is_stub(self);
-        let keeps_first = self.original.first() == self.replacement.first();
-        let first = self.address + u64::from(!is_stub);
+        let keeps_first = self.change.original.first() == self.change.replacement.first();
+        let Range { start, end } = self.range();
         (is_stub || keeps_first || self.purpose == Purpose::EntryBody)
-            && (first..self.address + self.original.len() as u64).contains(&address)
+            && (start + u64::from(!is_stub)..end).contains(&address)
     }
 }
 
@@ -176,7 +196,7 @@ impl Journal {
     pub fn unseen_library(&self, maps: &[Mapping]) -> Option<String> {
         let is_seen = |mapping: &&Mapping| {
             let mut hooks = self.records.iter().filter(|record| record.purpose == Purpose::Hook);
-            hooks.any(|record| mapping.range().contains(&record.address))
+            hooks.any(|record| mapping.range().contains(&record.change.address))
         };
         let is_libc = |m: &&Mapping| m.executable && is_c_library(&m.name) && !m.name.contains("/libpthread");
         let (seen, unseen): (Vec<_>, Vec<_>) = maps.iter().filter(is_libc).partition(is_seen);
@@ -203,17 +223,17 @@ impl Journal {
         bytes.extend(u32::from(self.is_of_start).to_le_bytes());
         bytes.resize(HEADER_BYTES, 0);
         for record in &self.records {
-            let at = bytes.len();
-            bytes.extend(record.address.to_le_bytes());
+            let (at, change) = (bytes.len(), &record.change);
+            bytes.extend(change.address.to_le_bytes());
             bytes.extend(record.thunk.to_le_bytes());
-            bytes.extend((record.original.len() as u16).to_le_bytes());
+            bytes.extend((change.original.len() as u16).to_le_bytes());
             bytes.extend((record.purpose as u16).to_le_bytes());
             bytes.extend(record.in_thunk.to_le_bytes());
             bytes.extend(record.in_place.to_le_bytes());
-            let room = room_of(record.original.len());
-            bytes.extend(&record.original);
+            let room = room_of(change.original.len());
+            bytes.extend(&change.original);
             bytes.resize(at + RECORD_HEADER_BYTES + room, 0);
-            bytes.extend(&record.replacement);
+            bytes.extend(&change.replacement);
             bytes.resize(at + RECORD_HEADER_BYTES + 2 * room, 0);
         }
         if bytes.len() as u64 > region::JOURNAL_ROOM {
@@ -224,7 +244,7 @@ impl Journal {
 
     /// Returns how many more records of system calls there is room for.
     pub fn room(&self) -> usize {
-        let size = |record: &Record| RECORD_HEADER_BYTES + 2 * room_of(record.original.len());
+        let size = |record: &Record| RECORD_HEADER_BYTES + 2 * room_of(record.change.original.len());
         let used = HEADER_BYTES + self.records.iter().map(size).sum::<usize>();
         (region::JOURNAL_ROOM as usize).saturating_sub(used) / RECORD_BYTES
     }
@@ -242,13 +262,15 @@ impl Journal {
             let length = usize::from(u16_at(at + 16)?);
             let (original, room) = (at + RECORD_HEADER_BYTES, room_of(length));
             let record = Record {
-                address: u64_at(at)?,
+                change: Change {
+                    address: u64_at(at)?,
+                    original: page.get(original..original + length)?.to_vec(),
+                    replacement: page.get(original + room..original + room + length)?.to_vec(),
+                },
                 thunk: u64_at(at + 8)?,
                 in_thunk: u16_at(at + 20)?,
                 in_place: u16_at(at + 22)?,
                 purpose: Purpose::from_number(u16_at(at + 18)?)?,
-                original: page.get(original..original + length)?.to_vec(),
-                replacement: page.get(original + room..original + room + length)?.to_vec(),
             };
             at = original + 2 * room;
             Some(record)
@@ -299,9 +321,11 @@ mod tests {
 
     fn journal() -> Journal {
         let record = |address| Record {
-            address,
-            original: vec![1, 2, 3, 4, 5],
-            replacement: vec![6, 7, 8, 9, 10],
+            change: Change {
+                address,
+                original: vec![1, 2, 3, 4, 5],
+                replacement: vec![6, 7, 8, 9, 10],
+            },
             thunk: 0x1234,
             in_thunk: 40,
             in_place: 2,
@@ -319,8 +343,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back_unchanged() {
         let mut long = journal();
-        long.records[0].original = (0..=250).cycle().take(683).collect();
-        long.records[0].replacement = vec![0xcc; 683];
+        long.records[0].change.original = (0..=250).cycle().take(683).collect();
+        long.records[0].change.replacement = vec![0xcc; 683];
         assert_eq!(Journal::parse(&long.bytes().unwrap()), Some(long));
         let mut page = journal().bytes().unwrap();
         page.resize(4096, 0);
@@ -340,7 +364,7 @@ mod tests {
         assert_eq!(place([1, 7, 8, 9, 10]), Place::Changed);
         assert_eq!(place([0xcc, 7, 3, 4, 5]), Place::Changed);
         assert_eq!(place([6, 7, 8, 9, 11]), Place::Foreign);
-        let at = record.address;
+        let at = record.change.address;
         assert_eq!(record.restored(&[1, 7, 3, 9, 10]), [(at, vec![1, 2, 3, 4, 5])]);
         assert_eq!(
             record.restored(&[0xcc, 7, 0xcc, 9, 10]),

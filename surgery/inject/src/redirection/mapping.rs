@@ -9,6 +9,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::{REGION_NAME, RegionPlan, is_region};
 use crate::abi::Call;
+use crate::calls::ThunkPage;
 use crate::error::{Error, Result, tried};
 use crate::mailbox_layout::HookState;
 use crate::maps::{self, Mapping};
@@ -22,11 +23,9 @@ const THUNK_PAGES_IN_FILE: u64 = VDSO_IN_FILE + region::IMAGE_ROOM;
 
 /// A region to be mapped.
 pub struct Region<'a> {
-    /// Address of its start.
-    pub at: u64,
     pub plan: &'a RegionPlan,
-    /// Addresses and bytes of pages of thunks beside the program's code.
-    pub thunk_pages: &'a [(u64, Vec<u8>)],
+    /// Pages of thunks beside the program's code.
+    pub thunk_pages: &'a [ThunkPage],
     /// Page, to be mapped read-only.
     pub page: &'a OwnedFd,
     pub mailbox: &'a OwnedFd,
@@ -60,7 +59,7 @@ impl Region<'_> {
             calls.munmap(elsewhere, all[other.call].arguments[1])?;
         }
         if other.call > pair.len() {
-            unmap(calls, self.at)?;
+            unmap(calls, self.plan.at)?;
         }
         // Not those that are closed: their numbers may be the program's own by now.
         let open = all.iter().skip(other.call + 1).filter(|call| call.call == Call::Close);
@@ -88,7 +87,7 @@ impl Region<'_> {
         let code = pages(0).zip(self.plan.code.chunks(PAGE as usize));
         let state = self.state.bytes();
         let apart = [(region::STATE, &state[..]), (VDSO_IN_FILE, &self.plan.vdso)];
-        let thunks = self.thunk_pages.iter().map(|(_, bytes)| &bytes[..]);
+        let thunks = self.thunk_pages.iter().map(|page| &page.bytes[..]);
         for (at, bytes) in code.chain(apart).chain(pages(THUNK_PAGES_IN_FILE).zip(thunks)) {
             if bytes.iter().any(|byte| *byte != 0) {
                 file.write_all_at(bytes, at).map_err(in_file)?;
@@ -105,7 +104,7 @@ impl Region<'_> {
         const SHARED: i32 = libc::MAP_SHARED | libc::MAP_FIXED;
         const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_FIXED;
         const NEW: i32 = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
-        let at = self.at;
+        let at = self.plan.at;
         let parts = [
             (at, region::SIZE, EXECUTE, NEW, code, 0),
             (at + region::STATE, PAGE, WRITE, PRIVATE, code, region::STATE),
@@ -133,7 +132,7 @@ impl Region<'_> {
         let images = images.into_iter().filter(|_| !self.plan.vdso.is_empty());
         let offsets = (THUNK_PAGES_IN_FILE..).step_by(PAGE as usize);
         let thunks = offsets.zip(self.thunk_pages);
-        let thunks = thunks.map(|(offset, (at, _))| (*at, PAGE, EXECUTE, NEW, code, offset));
+        let thunks = thunks.map(|(offset, page)| (page.at, PAGE, EXECUTE, NEW, code, offset));
         let all = parts.into_iter().chain(images).chain(thunks);
         all.map(|(at, size, protection, flags, fd, offset)| [at, size, protection as u64, flags as u64, fd, offset])
             .collect()

@@ -31,7 +31,7 @@ use call_frames::Frames;
 use entry_body::{EntryBody, Source};
 use slow_path::SlowPath;
 
-pub use journal::{Journal, MOST_RECORDS, Place, Purpose, Record, State};
+pub use journal::{Change, Journal, MOST_RECORDS, Place, Purpose, Record, State};
 pub use plan_region::{RegionPlan, region_for};
 
 /// Name of the memory that a region is mapped from. The memory holds the image, the hook, the thunks and the journal,
@@ -58,7 +58,9 @@ pub struct Redirection {
     /// Functions that the image falls back to.
     pub kernel: KernelFunctions,
     /// Changes to the vDSO; each is one write, within one page.
-    pub patches: Vec<EntryPatch>,
+    pub patches: Vec<Record>,
+    /// Plain names of the functions that go to the image.
+    functions: Vec<&'static str>,
     /// Addresses in the region and the vDSO that patches contain: the patch, and the offset in it of eight bytes.
     addresses: Vec<(usize, usize)>,
     /// Overwritten instructions that are not the first of a function.
@@ -71,23 +73,10 @@ pub struct Redirection {
     slow_path: SlowPath,
 }
 
-/// Change of the first bytes of one function.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EntryPatch {
-    /// Plain name of the function, such as `clock_gettime`.
-    pub function: &'static str,
-    /// Address of the bytes.
-    pub address: u64,
-    /// Bytes before the change.
-    pub original: Vec<u8>,
-    /// Bytes after the change.
-    pub replacement: Vec<u8>,
-}
-
 /// A thread that is about to execute the instruction `from` may execute the one at `to` instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moved {
-    /// An address inside an [`EntryPatch`].
+    /// An address inside a change.
     pub from: u64,
     /// Address of the instruction's copy in the thunk.
     pub to: u64,
@@ -143,6 +132,7 @@ pub fn plan(
             Some(vdso_base + export.offset)
         }),
         patches: Vec::new(),
+        functions: Vec::new(),
         addresses: Vec::new(),
         moved: Vec::new(),
         left_alone: Vec::new(),
@@ -182,7 +172,7 @@ pub fn plan(
         let thunk_at = thunks_at + thunk_offset as u64;
         let before = redirection.patches.len();
         let target = match &redirection.body {
-            Some(body) => Ok(redirection.patches[0].address + body.clock_gettime),
+            Some(body) => Ok(redirection.patches[0].change.address + body.clock_gettime),
             None => redirection.add_stub(image.isa(), function, &entry, image_at + in_image.start),
         };
         let displaced = target.and_then(|target| match image.isa() {
@@ -272,6 +262,10 @@ impl Redirection {
                 slow_path: &entry_body::functions_behind(&body.code, image.bytes()),
             };
             let patch = &mut self.patches[0];
+            patch.purpose = Purpose::EntryBody;
+            patch.thunk = image_at + body.code.start;
+            patch.in_thunk = (body.code.end - body.code.start) as u16;
+            let patch = &mut patch.change;
             let code = body.code(patch.address, source, image_at + source.slow_path_code().start);
             let code = code.map_err(Error::Unsupported)?;
             patch.replacement[..code.len()].copy_from_slice(&code);
@@ -301,18 +295,18 @@ impl Redirection {
             (address != 0).then(|| address.wrapping_add(distance))
         });
         for (patch, place) in &self.addresses {
-            raise(&mut moved.patches[*patch].replacement, *place, distance);
+            raise(&mut moved.patches[*patch].change.replacement, *place, distance);
             // What `run` has in its place; nothing if there is no slow path.
             if *patch == 0 {
                 raise(&mut moved.slow_path.body, *place, distance);
             }
         }
         let slow_path = moved.slow_path.records.iter_mut().chain(&mut moved.slow_path.stays);
-        let addresses = slow_path.flat_map(|record| [&mut record.address, &mut record.thunk]);
-        let patches = moved.patches.iter_mut().map(|patch| &mut patch.address);
-        let patches = patches.chain(addresses.filter(|address| **address != 0));
+        let records = moved.patches.iter_mut().chain(slow_path);
+        let addresses = records.flat_map(|record| [&mut record.change.address, &mut record.thunk]);
         let copies = moved.moved.iter_mut();
-        let all = patches.chain(copies.flat_map(|moved| [&mut moved.from, &mut moved.to]));
+        let copies = copies.flat_map(|moved| [&mut moved.from, &mut moved.to]);
+        let all = addresses.filter(|address| **address != 0).chain(copies);
         all.for_each(|address| *address = address.wrapping_add(distance));
         moved
     }
@@ -334,17 +328,23 @@ impl Redirection {
             from: address + *from as u64,
             to: thunk_at + *to as u64,
         }));
-        self.patches.push(EntryPatch {
-            function,
+        self.functions.push(function);
+        let original = entry.code[at..at + displaced.jump.len()].to_vec();
+        let change = Change {
             address,
-            original: entry.code[at..at + displaced.jump.len()].to_vec(),
+            original,
             replacement: displaced.jump,
-        });
+        };
+        self.patches.push(Record::new(change, Purpose::Entry));
     }
 
     /// Returns why the redirection would not be worthwhile; `None` if clock_gettime is redirected.
     pub fn refusal(&self) -> Option<String> {
-        if self.patches.iter().any(|p| p.function.starts_with("clock_gettime")) {
+        if self
+            .functions
+            .iter()
+            .any(|function| function.starts_with("clock_gettime"))
+        {
             return None;
         }
         let why = self.left_alone.iter().find(|l| l.function.starts_with("clock_gettime"));

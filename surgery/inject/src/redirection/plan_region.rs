@@ -9,14 +9,17 @@ use fastpath_image::{Instance, InstanceConfig, Isa, Placement, Vdso};
 use fastpath_page::ClockSet;
 
 use super::slow_path::SlowPath;
-use super::{EntryPatch, Journal, LeftAlone, Moved, Purpose, Record, Redirection, State, plan};
+use super::{Journal, LeftAlone, Moved, Record, Redirection, State, plan};
 use crate::abi::{self, Abi};
+use crate::calls::Calls;
 use crate::error::{Error, Result};
 use crate::region;
 
 /// The region for a process, and the changes that put it in force.
 #[derive(Debug, Clone)]
 pub struct RegionPlan {
+    /// Address of its start.
+    pub at: u64,
     /// Bytes of the region: image, hook, entry thunks and journal at their offsets, zeros where the page, the hook's
     /// state and the mailbox are to be mapped ([`crate::region`]). Everything but these three must be readable and
     /// executable.
@@ -24,15 +27,13 @@ pub struct RegionPlan {
     /// Bytes of the image that the program's vDSO is, or goes to, if fastpath's own code uses another: that is the one in
     /// `code`.
     pub vdso: Vec<u8>,
-    /// Changes that put the region in force, once it is mapped completely.
-    pub patches: Vec<EntryPatch>,
     /// Changes for a program that is starting.
     slow_path: SlowPath,
     /// Overwritten instructions and their copies.
     pub moved: Vec<Moved>,
     /// Functions that stay on the kernel's path.
     pub left_alone: Vec<LeftAlone>,
-    /// Contents of the region's journal; already in `code`.
+    /// Contents of the region's journal, with the changes that put it in force; already in `code`.
     pub journal: Journal,
     /// Code for the program's own system calls for time. None, unless they were asked for.
     pub routines: Vec<Routine>,
@@ -116,8 +117,8 @@ impl Known {
         if rescue && self.abi.hook().is_some_and(|hook| !hook.rescue.is_empty()) {
             let image = region::IMAGE as usize..region::HOOK as usize;
             plan.vdso = plan.code[image].to_vec();
-            plan.add_own_image(self.abi, region_at)?;
-            plan.put_routines(self.abi, region_at)?;
+            plan.add_own_image(self.abi)?;
+            plan.put_routines(self.abi)?;
         }
         Ok(plan)
     }
@@ -136,10 +137,10 @@ impl RegionPlan {
         let mut plan = RegionPlan::from_redirection(abi, region_at, Redirection::default(), 0, clocks)?;
         if is_vdso {
             plan.vdso = vdso_at(abi, region_at + region::IMAGE)?;
-            plan.add_own_image(abi, region_at)?;
+            plan.add_own_image(abi)?;
         }
         if rescue {
-            plan.put_routines(abi, region_at)?;
+            plan.put_routines(abi)?;
         }
         Ok(plan)
     }
@@ -154,28 +155,18 @@ impl RegionPlan {
         let (image, hook) = abi::of_this_build(abi)?;
         let image_at = region_at + region::IMAGE;
         let instance = redirection.instance(image, image_at)?;
-        let entry = |patch: &EntryPatch| {
-            let (original, replacement) = (patch.original.clone(), patch.replacement.clone());
-            Record::new(patch.address, original, replacement, Purpose::Entry)
-        };
-        let mut journal = Journal {
+        let journal = Journal {
             state: State::InForce,
             is_of_start: false,
             vdso_base,
             clocks: clocks.0,
-            records: redirection.patches.iter().map(entry).collect(),
+            records: redirection.patches,
         };
-        if let (Some(body), [code, frames, ..]) = (&redirection.body, &mut journal.records[..]) {
-            code.purpose = Purpose::EntryBody;
-            code.thunk = image_at + body.code.start;
-            code.in_thunk = (body.code.end - body.code.start) as u16;
-            frames.purpose = Purpose::EntryBody;
-        }
         let mut plan = RegionPlan {
+            at: region_at,
             code: vec![0; region::SIZE as usize],
             vdso: Vec::new(),
             slow_path: redirection.slow_path,
-            patches: redirection.patches,
             moved: redirection.moved,
             left_alone: redirection.left_alone,
             journal,
@@ -200,20 +191,18 @@ impl RegionPlan {
 
     /// Fills in which functions the hook's routines call: those of an image that asks the kernel by system calls. The program
     /// may have unmapped its vDSO.
-    fn put_routines(&mut self, abi: &dyn Abi, region_at: u64) -> Result<()> {
+    fn put_routines(&mut self, abi: &dyn Abi) -> Result<()> {
         let (image, hook) = abi::of_this_build(abi)?;
-        let image_at = region_at
-            + if self.vdso.is_empty() {
-                region::IMAGE
-            } else {
-                region::OWN_IMAGE
-            };
+        let image_at = match self.vdso.is_empty() {
+            true => self.at + region::IMAGE,
+            false => self.at + region::OWN_IMAGE,
+        };
         for (name, routine, answers) in hook.rescue {
             let function = super::function_of(image, name).map_or(0, |code| image_at + code.start);
             if function != 0 {
                 let word = region::HOOK + answers;
                 self.put(word..word + 8, &function.to_le_bytes())?;
-                let routine = Routine::for_call(abi.isa(), name, region_at + region::HOOK + routine);
+                let routine = Routine::for_call(abi.isa(), name, self.at + region::HOOK + routine);
                 self.routines.extend(routine);
             }
         }
@@ -224,7 +213,7 @@ impl RegionPlan {
     pub fn put_slow_path(&mut self) -> Result<Vec<Record>> {
         let slow_path = std::mem::take(&mut self.slow_path);
         if let Some(body) = self.journal.records.first_mut().filter(|_| !slow_path.body.is_empty()) {
-            body.replacement = slow_path.body;
+            body.change.replacement = slow_path.body;
         }
         for (at, bytes) in slow_path.descriptions {
             match self.vdso.get_mut(at as usize..) {
@@ -242,15 +231,10 @@ impl RegionPlan {
         self.put(region::JOURNAL..region::ENTRY_THUNKS, &journal)
     }
 
-    /// Returns how many records the journal still has room for.
-    pub(crate) fn room(&self) -> usize {
-        self.journal.room()
-    }
-
     /// Adds changes of the program's own code.
-    pub(crate) fn add(&mut self, records: &[Record], moved: &[Moved]) -> Result<()> {
-        self.journal.records.extend_from_slice(records);
-        self.moved.extend_from_slice(moved);
+    pub(crate) fn add(&mut self, calls: &Calls) -> Result<()> {
+        self.journal.records.extend_from_slice(&calls.records);
+        self.moved.extend_from_slice(&calls.moved);
         self.write_journal()
     }
 
@@ -264,10 +248,10 @@ impl RegionPlan {
     }
 
     /// Adds a second image, for fastpath's own code, which asks the kernel by system calls.
-    fn add_own_image(&mut self, abi: &dyn Abi, region_at: u64) -> Result<()> {
+    fn add_own_image(&mut self, abi: &dyn Abi) -> Result<()> {
         let (image, _) = abi::of_this_build(abi)?;
         let placement = Placement {
-            address: region_at + region::OWN_IMAGE,
+            address: self.at + region::OWN_IMAGE,
             page_offset: region::PAGE.cast_signed() - region::OWN_IMAGE.cast_signed(),
         };
         let own = Instance::new(image, &InstanceConfig::at(placement));
@@ -288,19 +272,4 @@ fn vdso_at(abi: &dyn Abi, at: u64) -> Result<Vec<u8>> {
     // It would only make the system call. glibc returns the function's result as it is, without errno.
     vdso.hide(image, "time");
     Ok(vdso.bytes().to_vec())
-}
-
-impl Record {
-    /// A change without a thunk.
-    pub(super) fn new(address: u64, original: Vec<u8>, replacement: Vec<u8>, purpose: Purpose) -> Record {
-        Record {
-            address,
-            original,
-            replacement,
-            thunk: 0,
-            in_thunk: 0,
-            in_place: 0,
-            purpose,
-        }
-    }
 }

@@ -14,7 +14,7 @@ use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _}
 use super::call_frames::{Frames, Table};
 use super::entry_body::{EntryBody, Source};
 use super::stub::end_of_file;
-use super::{EntryPatch, Purpose, Record, x86};
+use super::{Change, Purpose, Record, x86};
 use crate::remote::tail;
 
 /// A planned slow path; empty if there is none.
@@ -37,7 +37,7 @@ impl SlowPath {
     /// understood.
     pub fn plan(
         body: &EntryBody,
-        patch: &EntryPatch,
+        patch: &Change,
         source: Source<'_>,
         (vdso, base): (&[u8], u64),
         all: &[Frames],
@@ -94,7 +94,13 @@ impl SlowPath {
         in_body[..body_at.len()].copy_from_slice(&body_at);
 
         let record = |at: u64, original: &[u8], replacement: Vec<u8>| {
-            Record::new(base + at, original.to_vec(), replacement, Purpose::EntryBody)
+            let (address, original) = (base + at, original.to_vec());
+            let change = Change {
+                address,
+                original,
+                replacement,
+            };
+            Record::new(change, Purpose::EntryBody)
         };
         let linked_at = segments[load].p_vaddr(Little);
         let address = linked_at.wrapping_add(table_at);

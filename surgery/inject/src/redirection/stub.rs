@@ -8,7 +8,7 @@ use object::LittleEndian as Little;
 use object::elf::{FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 
-use super::{Entry, EntryPatch, Purpose, Record, Redirection, aarch64, x86};
+use super::{Change, Entry, Purpose, Record, Redirection, aarch64, x86};
 use crate::remote::tail;
 
 /// Alignment of a stub.
@@ -21,7 +21,7 @@ fn size(isa: Isa) -> usize {
 
 /// Returns whether a change is a stub, and not the jump of an entry point, which has five bytes at most.
 pub(super) fn is_stub(record: &Record) -> bool {
-    record.purpose == Purpose::Entry && record.original.len() > x86::JUMP_BYTES
+    record.purpose == Purpose::Entry && record.change.original.len() > x86::JUMP_BYTES
 }
 
 /// Returns the offset of the end of a vDSO's file by its headers.
@@ -54,7 +54,10 @@ impl Redirection {
             _ => end_of_file::<FileHeader64<Little>>(entry.code),
         };
         let free_from = end_of_file.ok_or("the end of its vDSO's file is unknown")? as usize;
-        let patches = self.patches.iter().map(|patch| (patch.address - entry.base) as usize);
+        let patches = self
+            .patches
+            .iter()
+            .map(|patch| (patch.change.address - entry.base) as usize);
         let lowest_stub = patches.filter(|at| *at >= free_from).min();
         let tail = entry.code.len().next_multiple_of(PAGE_SIZE).checked_sub(tail::BYTES);
         let end = lowest_stub.or(tail).and_then(|end| end.checked_sub(size(isa)));
@@ -75,12 +78,12 @@ impl Redirection {
         if isa == Isa::X86_64 {
             self.addresses.push((self.patches.len(), x86::STUB_ADDRESS_AT));
         }
-        self.patches.push(EntryPatch {
-            function,
+        let change = Change {
             address: at,
             original: original.to_vec(),
             replacement: code,
-        });
+        };
+        self.patches.push(Record::new(change, Purpose::Entry));
         Ok(at)
     }
 }

@@ -41,10 +41,12 @@ fn this_machines_vdso_can_be_redirected_and_only_its_clock_functions_are() {
     let region = vdso.base - (1 << 20);
     let plan = region_for(&vdso.bytes, vdso.base, region, ClockSet::ALL, false).unwrap();
     assert_eq!(plan.left_alone, []);
-    let functions: Vec<_> = plan.patches.iter().map(|p| p.function).collect();
     // Its code, its call frames, and the jump there.
-    assert_eq!(functions, ["gettimeofday", "gettimeofday", "clock_gettime"]);
-    for patch in &plan.patches {
+    assert_eq!(
+        purposes(&plan),
+        [Purpose::EntryBody, Purpose::EntryBody, Purpose::Entry]
+    );
+    for Record { change: patch, .. } in &plan.journal.records {
         let at = (patch.address - vdso.base) as usize;
         assert_eq!(vdso.bytes[at..at + patch.original.len()], patch.original);
         assert_eq!(patch.replacement.len(), patch.original.len());
@@ -53,8 +55,11 @@ fn this_machines_vdso_can_be_redirected_and_only_its_clock_functions_are() {
     assert_eq!(journal, plan.journal);
     let without_realtime = region_for(&vdso.bytes, vdso.base, region, ClockSet::MONOTONIC, false).unwrap();
     // Its stub, and the jump there.
-    let functions: Vec<_> = without_realtime.patches.iter().map(|p| p.function).collect();
-    assert_eq!(functions, ["clock_gettime"; 2]);
+    assert_eq!(purposes(&without_realtime), [Purpose::Entry; 2]);
+}
+
+fn purposes(plan: &RegionPlan) -> Vec<Purpose> {
+    plan.journal.records.iter().map(|record| record.purpose).collect()
 }
 
 /// User Mode Linux's vDSO is a page of its kernel's memory: behind the file is whatever follows it there.
@@ -68,7 +73,8 @@ fn a_vdso_whose_page_goes_on_behind_its_file_gets_a_stub_there_and_one_without_r
         let region = vdso.base - (1 << 20);
         region_for(&vdso.bytes, vdso.base, region, ClockSet::MONOTONIC, false)
     };
-    let patches = plan(&vdso).unwrap().patches;
+    let records = plan(&vdso).unwrap().journal.records;
+    let patches: Vec<Change> = records.into_iter().map(|record| record.change).collect();
     let at = (patches[0].address - vdso.base) as usize;
     assert!(at >= end, "{at:#x}");
     assert!(patches[0].original.iter().all(|byte| *byte == 0x5a));
@@ -91,8 +97,10 @@ fn a_vdso_with_an_unknown_function_is_redirected_all_the_same() {
     let parsed = fastpath_image::Vdso::parse(&vdso.bytes).unwrap();
     assert!(parsed.find("__vdso_unlock").is_some());
     let plan = region_for(&vdso.bytes, vdso.base, vdso.base - (1 << 20), ClockSet::ALL, false).unwrap();
-    let functions: Vec<_> = plan.patches.iter().map(|patch| patch.function).collect();
-    assert_eq!(functions, ["gettimeofday", "gettimeofday", "clock_gettime"]);
+    assert_eq!(
+        purposes(&plan),
+        [Purpose::EntryBody, Purpose::EntryBody, Purpose::Entry]
+    );
 }
 
 /// Regression test: a panic with checked arithmetic.
@@ -160,18 +168,15 @@ fn the_images_code_has_call_frames_and_can_be_undone() {
             panic!("{name}: {} changes", plan.journal.records.len());
         };
         assert_eq!(body.purpose, Purpose::EntryBody, "{name}");
-        let body_at = body.address..body.address + body.original.len() as u64;
+        let (body_at, at) = (body.range(), body.change.address);
         let jump = Isa::X86_64.facts().jump_target;
-        let target = jump(&entry.replacement, entry.address).unwrap();
-        assert!(
-            (body.address..body.address + u64::from(body.in_thunk)).contains(&target),
-            "{name}"
-        );
+        let target = jump(&entry.change.replacement, entry.change.address).unwrap();
+        assert!((at..at + u64::from(body.in_thunk)).contains(&target), "{name}");
         // What is not served goes from the image's code to the displaced instructions behind it, and the kernel's code.
-        let thunk = body.address + u64::from(body.in_thunk) + entry_body::MOVED.len() as u64;
-        let displaced = &plan.journal.records[2].original;
+        let thunk = at + u64::from(body.in_thunk) + entry_body::MOVED.len() as u64;
+        let displaced = &plan.journal.records[2].change.original;
         assert!(
-            body.replacement[usize::from(body.in_thunk) + entry_body::MOVED.len()..].starts_with(displaced),
+            body.change.replacement[usize::from(body.in_thunk) + entry_body::MOVED.len()..].starts_with(displaced),
             "{name}"
         );
         // A thread that is still in the region after a detach does not go to what was there.
@@ -188,30 +193,33 @@ fn the_images_code_has_call_frames_and_can_be_undone() {
             copies.len() > 50 && !copies.iter().any(|to| body_at.contains(to)),
             "{name}"
         );
-        assert!(frames.replacement != frames.original && thunk < body_at.end, "{name}");
-        let mut now = before.clone();
-        let mut write = |record: &Record, bytes: &[u8]| {
-            let at = (record.address - base) as usize;
-            now[at..at + bytes.len()].copy_from_slice(bytes);
-        };
-        plan.journal
-            .records
-            .iter()
-            .for_each(|record| write(record, &record.replacement));
-        plan.journal
-            .records
-            .iter()
-            .rev()
-            .for_each(|record| write(record, &record.original));
-        assert_eq!(now, before, "{name}");
+        assert!(
+            frames.change.replacement != frames.change.original && thunk < body_at.end,
+            "{name}"
+        );
+        let records = &plan.journal.records;
+        let served = with(&before, base, records.iter().map(after));
+        assert_eq!(
+            with(&served, base, records.iter().rev().map(original)),
+            before,
+            "{name}"
+        );
     }
 }
 
-/// Returns a vDSO with these changes.
-fn with<'r>(vdso: &[u8], base: u64, changes: impl IntoIterator<Item = (&'r Record, &'r Vec<u8>)>) -> Vec<u8> {
+fn original(record: &Record) -> (u64, &[u8]) {
+    (record.change.address, &record.change.original)
+}
+
+fn after(record: &Record) -> (u64, &[u8]) {
+    (record.change.address, &record.change.replacement)
+}
+
+/// Returns a vDSO with these bytes.
+fn with<'r>(vdso: &[u8], base: u64, changes: impl IntoIterator<Item = (u64, &'r [u8])>) -> Vec<u8> {
     let mut changed = vdso.to_vec();
-    for (record, bytes) in changes {
-        let at = (record.address - base) as usize;
+    for (address, bytes) in changes {
+        let at = (address - base) as usize;
         changed[at..at + bytes.len()].copy_from_slice(bytes);
     }
     changed
@@ -241,37 +249,26 @@ fn the_slow_path_is_behind_the_vdsos_file_and_only_it_stays() {
         let [_, code] = &stays[..] else {
             panic!("{name}: {} writes", stays.len());
         };
-        assert!(code.original.iter().all(|byte| *byte == 0), "{name}");
+        assert!(code.change.original.iter().all(|byte| *byte == 0), "{name}");
         assert!(before.ends_with(&[0; crate::remote::tail::BYTES]), "{name}");
-        let stayed = with(&before, base, stays.iter().map(|record| (record, &record.replacement)));
-        let served = with(
-            &stayed,
-            base,
-            records.iter().map(|record| (record, &record.replacement)),
-        );
-        assert_eq!(
-            with(
-                &served,
-                base,
-                records.iter().rev().map(|record| (record, &record.original))
-            ),
-            stayed
-        );
+        let stayed = with(&before, base, stays.iter().map(after));
+        let served = with(&stayed, base, records.iter().map(after));
+        assert_eq!(with(&served, base, records.iter().rev().map(original)), stayed);
         // The body goes nowhere but to the page, and to where its call frames are.
         let load = records
             .iter()
             .find(|record| record.purpose == Purpose::SlowPath)
             .unwrap();
-        let end = base + u64::from_le_bytes(load.replacement[..8].try_into().unwrap());
+        let end = base + u64::from_le_bytes(load.change.replacement[..8].try_into().unwrap());
         let slow_path = load.thunk..load.thunk + u64::from(load.in_thunk);
         assert_eq!(slow_path.end, end, "{name}");
         let body = &records[0];
-        let code = &body.replacement[..body.in_thunk.into()];
-        let code = iced_x86::Decoder::with_ip(64, code, body.address, 0).into_iter();
+        let code = &body.change.replacement[..body.in_thunk.into()];
+        let code = iced_x86::Decoder::with_ip(64, code, body.change.address, 0).into_iter();
         let targets = code
             .filter(fastpath_code::rescue::is_branch)
             .map(|branch| branch.near_branch_target());
-        let body_at = body.address..body.address + body.replacement.len() as u64;
+        let body_at = body.range();
         let out: Vec<u64> = targets.filter(|target| !body_at.contains(target)).collect();
         assert!(
             out.len() == 2 && out.iter().all(|target| slow_path.contains(target)),
@@ -312,7 +309,7 @@ fn a_plan_that_is_kept_is_the_one_that_each_program_would_get_by_itself() {
                 let [mut kept, mut own] = [&known, &own].map(|known| known.region(base, rescue).unwrap());
                 assert_eq!(kept.put_slow_path().unwrap(), own.put_slow_path().unwrap(), "{name}");
                 assert!(kept.code == own.code, "{name}: {higher:#x}");
-                assert_eq!((kept.patches, kept.moved), (own.patches, own.moved), "{name}");
+                assert_eq!((kept.journal, kept.moved), (own.journal, own.moved), "{name}");
             }
         }
         let mut other = vdso.clone();
@@ -331,7 +328,8 @@ fn a_gettimeofday_with_a_breakpoint_or_a_computed_jump_stays_in_its_place() {
     let at = parsed.find("__vdso_gettimeofday").unwrap() as usize;
     let size = |bytes: &[u8]| {
         let plan = region_for(bytes, vdso.base, vdso.base - (1 << 20), ClockSet::ALL, false).unwrap();
-        plan.patches.iter().map(|patch| patch.original.len()).max()
+        let changes = plan.journal.records.iter().map(|record| &record.change);
+        changes.map(|change| change.original.len()).max()
     };
     assert!(size(&vdso.bytes) > Some(400));
     // A breakpoint, and `jmp *%rax`.
@@ -425,8 +423,8 @@ fn redirect_this_process(vdso: &Vdso, page: &OwnedFd) -> RegionPlan {
     let memory = std::fs::File::options().write(true).open("/proc/self/mem").unwrap();
     memory.write_all_at(&plan.code, at).unwrap();
     map(at + region::PAGE, 4096, libc::PROT_READ, shared, page.as_raw_fd());
-    for patch in &plan.patches {
-        memory.write_all_at(&patch.replacement, patch.address).unwrap();
+    for Record { change, .. } in &plan.journal.records {
+        memory.write_all_at(&change.replacement, change.address).unwrap();
     }
     plan
 }
@@ -556,8 +554,8 @@ fn bytes_that_are_put_back_are_the_kernels_path_again() {
     let status = in_a_child(move || {
         let plan = redirect_this_process(&vdso, &page);
         let memory = std::fs::File::options().write(true).open("/proc/self/mem").unwrap();
-        for record in &plan.journal.records {
-            memory.write_all_at(&record.original, record.address).unwrap();
+        for Record { change, .. } in &plan.journal.records {
+            memory.write_all_at(&change.original, change.address).unwrap();
         }
         let again = this_machines();
         u8::from(again.bytes != vdso.bytes || by_libc(libc::CLOCK_MONOTONIC).is_none_or(|sec| sec >= FOREIGN_SEC))

@@ -7,7 +7,9 @@
 //! - `mov w8, w0` (glibc), `mov x8, xN` (musl): `syscall()`;
 //! - `ldr x8, [sp, #8]`, and `cmn x0, #4095` after the `svc`: Go's assembly for all its calls.
 
-use crate::sites::{Change, Doors, MOST_CALLS, OUT_OF_REACH, Redirect, Site, WATCHED};
+use fastpath_code::rescue::thunk::Change;
+
+use crate::sites::{Doors, MOST_CALLS, OUT_OF_REACH, Redirect, Site, WATCHED};
 
 /// Bytes of every instruction.
 const INSTRUCTION: usize = 4;

@@ -16,13 +16,13 @@
 use std::collections::HashSet;
 
 use fastpath_code::rescue::Window;
-use fastpath_code::rescue::thunk::changes;
+use fastpath_code::rescue::thunk::{Change, changes};
 use fastpath_code::rescue::window::{Jump, Kind, Relay};
 use fastpath_image::Isa;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Mnemonic};
 
 use super::sites::{JUMP_BYTES, SYSCALL, call_door, jump_to};
-use crate::sites::{Change, Doors, WATCHED};
+use crate::sites::{Doors, WATCHED};
 
 /// Bytes of `syscall` and `cmp`.
 const CALL_AND_CHECK: usize = 8;

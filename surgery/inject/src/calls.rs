@@ -1,0 +1,256 @@
+//! System calls of a program that are redirected: to the hook ([`crate::sites`]), so that the programs that it executes are
+//! served as they start, and to the image ([`crate::rescued_calls`]).
+
+use crate::abi::sites::{THUNK_BYTES, behind_call, expected};
+use crate::abi::{self, Hook};
+use crate::maps::Mapping;
+use crate::memory::{Memory, PAGE};
+use crate::program::Code;
+use crate::redirection::{Change, Moved, Purpose, Record, RegionPlan};
+use crate::region;
+use crate::sites::{self, Doors, Site};
+
+/// A page of thunks beside the code of a file.
+#[derive(Debug)]
+pub struct ThunkPage {
+    /// Address of the page.
+    pub at: u64,
+    pub bytes: Vec<u8>,
+    /// Number of its bytes that are used.
+    pub used: usize,
+}
+
+impl ThunkPage {
+    /// Returns the page at an address with these bytes.
+    pub fn new(at: u64, bytes: Vec<u8>) -> ThunkPage {
+        let used = sites::thunks_in_use(&bytes) * THUNK_BYTES;
+        ThunkPage { at, bytes, used }
+    }
+
+    /// Returns the address of the next thunk.
+    pub fn next(&self) -> u64 {
+        self.at + self.used as u64
+    }
+
+    /// Returns whether there is room for a thunk of this size.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        (self.used + bytes).next_multiple_of(THUNK_BYTES) <= self.bytes.len()
+    }
+
+    /// Puts the next thunk. There must be room for it.
+    pub fn put(&mut self, thunk: &[u8]) {
+        self.bytes[self.used..self.used + thunk.len()].copy_from_slice(thunk);
+        self.used = (self.used + thunk.len()).next_multiple_of(THUNK_BYTES);
+    }
+}
+
+/// System calls of a process that are redirected.
+#[derive(Debug, Default)]
+pub struct Calls {
+    /// Pages of thunks, each within a jump's reach of the file whose calls it serves.
+    pub pages: Vec<ThunkPage>,
+    pub records: Vec<Record>,
+    /// Number of records that there may be.
+    most: usize,
+    /// Instructions that will be overwritten, or that an interrupted call returns to so that it is made again.
+    pub moved: Vec<Moved>,
+    /// Sites for the hook that are left alone, each with the reason.
+    pub left_alone: Vec<String>,
+    /// The first of them whose bytes are not those of its file.
+    pub changed_by_others: Option<String>,
+    /// Mappings of the process, and what it will map: the lowest first.
+    taken: Vec<Mapping>,
+}
+
+/// A mapped file whose calls the hook must see.
+pub struct HookedFile {
+    pub sites: Vec<Site>,
+    /// Load bias: its addresses in memory less those in the file.
+    pub bias: u64,
+    /// Address at which it is mapped.
+    pub loaded: u64,
+}
+
+impl Calls {
+    /// Returns no calls yet, of which the journal of a region may have so many.
+    pub fn at_most(most: usize) -> Calls {
+        Calls {
+            most,
+            ..Calls::default()
+        }
+    }
+
+    /// Returns the calls of these files of the process with this memory and these mappings, through pages of thunks beside
+    /// them.
+    pub fn plan(memory: &Memory, maps: &[Mapping], region: &RegionPlan, hook: &Hook, files: &[HookedFile]) -> Calls {
+        let mut calls = Calls::at_most(region.journal.room());
+        calls.taken = maps.to_vec();
+        calls.reserve(region.at, region::SIZE_WITH_OWN_IMAGE);
+        for file in files {
+            let Some(mut page) = calls.page_beside(file.loaded) else {
+                for site in &file.sites {
+                    calls.leave_alone(file.bias.wrapping_add(site.address), "there is no room near its file");
+                }
+                continue;
+            };
+            calls.add(memory, file, &mut page, doors(hook, region.at));
+            calls.keep(page);
+        }
+        calls
+    }
+
+    /// Returns a page of thunks within a jump's reach of code, where nothing is mapped; [`Calls::keep`] reserves it.
+    pub fn page_beside(&self, code: u64) -> Option<ThunkPage> {
+        let at = region::place_beside(&self.taken, code, PAGE)?;
+        Some(ThunkPage::new(at, vec![0; PAGE as usize]))
+    }
+
+    /// Adds a page of thunks.
+    pub fn keep(&mut self, page: ThunkPage) {
+        self.reserve(page.at, PAGE);
+        self.pages.push(page);
+    }
+
+    /// Marks a range as used, so that it is not chosen twice.
+    fn reserve(&mut self, start: u64, size: u64) {
+        let index = self.taken.partition_point(|m| m.start < start);
+        let end = start + size;
+        let range = Mapping {
+            start,
+            end,
+            ..Mapping::default()
+        };
+        self.taken.insert(index, range);
+    }
+
+    /// Returns whether there is room for so many records.
+    pub fn has_room(&self, records: usize) -> bool {
+        self.records.len() + records <= self.most
+    }
+
+    /// Adds the calls of a file that the hook must see, through the free thunks of a page. Leaves alone a site whose bytes
+    /// differ from those in its file.
+    pub fn add(&mut self, memory: &Memory, file: &HookedFile, page: &mut ThunkPage, doors: Doors) {
+        for site in &file.sites {
+            let place = file.bias.wrapping_add(site.address);
+            let redirect = match sites::redirect(site, file.bias, page.next(), doors) {
+                Ok(redirect) => redirect,
+                Err(why) => {
+                    self.leave_alone(place, &why);
+                    continue;
+                }
+            };
+            let crosses = |change: &Change| crosses_a_page(change.address, change.original.len());
+            let obstacles = [
+                (
+                    !page.has_room(THUNK_BYTES),
+                    "there are more calls than one page of thunks holds",
+                ),
+                (!self.has_room(redirect.changes.len()), "the region's journal is full"),
+                (redirect.changes.iter().any(crosses), "its code lies in two pages"),
+            ];
+            if let Some((_, why)) = obstacles.into_iter().find(|(is_one, _)| *is_one) {
+                self.leave_alone(place, why);
+                continue;
+            }
+            let expected = expected(&site.shape);
+            let pieces = expected.iter();
+            let pieces: Vec<_> = pieces
+                .map(|(offset, bytes)| (place.wrapping_add_signed(*offset), &bytes[..]))
+                .collect();
+            if !matches!(memory.first_changed(&pieces), Ok(None)) {
+                self.leave_alone(
+                    place,
+                    "its code is not that of its file (a probe or a breakpoint of another tool is there)",
+                );
+                if self.changed_by_others.is_none() {
+                    self.changed_by_others = self.left_alone.last().cloned();
+                }
+                continue;
+            }
+            let at = redirect.changes.first().map_or(place, |change| change.address);
+            let moved = behind_call().map_or(Vec::new(), |(in_thunk, in_place)| {
+                // An interrupted call is made again from the address of its instruction.
+                let behind = [in_place, in_place.saturating_sub(abi::CALL_BYTES)].into_iter();
+                let behind = behind.filter(|behind| *behind > 0);
+                behind.map(|behind| (behind, in_thunk - (in_place - behind))).collect()
+            });
+            self.note(redirect.changes, at, page.next(), behind_call(), &moved, |_| {
+                Purpose::Hook
+            });
+            page.put(&redirect.thunk);
+        }
+    }
+
+    fn leave_alone(&mut self, place: u64, why: &str) {
+        self.left_alone
+            .push(format!("the system call at {place:#x} cannot be redirected: {why}"));
+    }
+
+    /// Adds the changes by which the code at `place` goes to `thunk`. A thread that waits in the call is at these offsets,
+    /// in the thunk and in the place; others may be moved from the one to the other.
+    pub fn note(
+        &mut self,
+        changes: Vec<Change>,
+        place: u64,
+        thunk: u64,
+        in_call: Option<(u16, u16)>,
+        moved: &[(u16, u16)],
+        purpose: impl Fn(&Change) -> Purpose,
+    ) {
+        let (in_thunk, in_place) = in_call.unwrap_or_default();
+        self.records.extend(changes.into_iter().map(|change| Record {
+            thunk: in_call.map_or(0, |_| thunk),
+            in_thunk,
+            in_place,
+            purpose: purpose(&change),
+            change,
+        }));
+        self.moved.extend(moved.iter().map(|(from, to)| Moved {
+            from: place + u64::from(*from),
+            to: thunk + u64::from(*to),
+        }));
+    }
+}
+
+/// Returns the files of a program at its exec whose calls matter. The thunks beside its interpreter also serve the
+/// libraries that are mapped later.
+pub fn files_at_exec(code: &Code, hook: &Hook) -> Vec<HookedFile> {
+    let mut files = Vec::new();
+    let (program, bias) = &code.program;
+    // A dynamic linker's thunks also serve the libraries that it maps.
+    if !program.sites.is_empty() || code.linker.is_some() {
+        files.push(HookedFile {
+            sites: program.sites.clone(),
+            bias: *bias,
+            loaded: code.loaded,
+        });
+    }
+    if let Some((scan, bias)) = &code.interpreter
+        && (!scan.sites.is_empty() || hook.entry.is_some())
+    {
+        let mut sites = scan.sites.clone();
+        // An interpreter without a C library makes none of these calls once its program runs: it needs no reason.
+        sites.retain(|site| !(site.shape.is_fixed() && code.has_more_to_come()));
+        files.push(HookedFile {
+            sites,
+            bias: *bias,
+            loaded: bias.wrapping_add(scan.lowest),
+        });
+    }
+    files
+}
+
+/// Returns the addresses of the hook's doors in a process with this region.
+pub fn doors(hook: &Hook, region: u64) -> Doors {
+    let start = region + region::HOOK;
+    Doors {
+        c: start + hook.before_syscall,
+        go: start + hook.before_syscall_go.unwrap_or(hook.before_syscall),
+    }
+}
+
+/// Returns whether the death of fastpath could cut a write in two.
+fn crosses_a_page(first: u64, bytes: usize) -> bool {
+    first / PAGE != (first + bytes as u64 - 1) / PAGE
+}

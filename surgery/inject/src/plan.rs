@@ -1,0 +1,69 @@
+//! The plan of an installation: what a process gets, and the changes that put it in force. It is made from the process's
+//! mappings and bytes, changes nothing, and is carried out at an exec (`install.rs`) or in a running process (`attach/`).
+
+use std::os::fd::OwnedFd;
+
+use fastpath_code::rescue::thunk::Routine;
+
+use crate::abi::Hook;
+use crate::calls::{Calls, HookedFile};
+use crate::error::Result;
+use crate::mailbox_layout::HookState;
+use crate::maps::Mapping;
+use crate::memory::Memory;
+use crate::redirection::RegionPlan;
+use crate::redirection::mapping::Region;
+use crate::rescued_calls::{self, Rescued};
+use crate::sites::Cache;
+
+/// Removes the routines for calls that a process's filters may answer, and returns the reasons.
+pub type Withhold<'a> = &'a dyn Fn(&mut Vec<Routine>) -> Vec<String>;
+
+/// A process as it is.
+pub struct Seen<'a> {
+    pub pid: i32,
+    pub maps: &'a [Mapping],
+    pub memory: &'a Memory,
+    pub scans: &'a Cache,
+}
+
+/// What a process gets.
+pub struct Plan {
+    pub region: RegionPlan,
+    /// Its own system calls that are redirected.
+    pub calls: Calls,
+    /// Outcome for its system calls for time, if they were to be redirected.
+    pub rescued: Option<Rescued>,
+}
+
+impl Plan {
+    /// Adds to a region the calls that `hook` must see, in these files, and, with `withhold`, those for time.
+    pub fn make(
+        seen: &Seen<'_>,
+        mut region: RegionPlan,
+        hook: &Hook,
+        files: &[HookedFile],
+        withhold: Option<Withhold<'_>>,
+    ) -> Result<Plan> {
+        let mut calls = Calls::plan(seen.memory, seen.maps, &region, hook, files);
+        let mut rescued = None;
+        if let Some(withhold) = withhold {
+            let withheld = withhold(&mut region.routines);
+            let found = rescued_calls::add(seen.pid, seen.maps, withheld, &region, &mut calls, seen.scans);
+            rescued = Some(found?);
+        }
+        region.add(&calls)?;
+        Ok(Plan { region, calls, rescued })
+    }
+
+    /// Returns the region to be mapped, with these files and this initial state of the hook.
+    pub fn region<'a>(&'a self, page: &'a OwnedFd, mailbox: &'a OwnedFd, state: HookState) -> Region<'a> {
+        Region {
+            plan: &self.region,
+            thunk_pages: &self.calls.pages,
+            page,
+            mailbox,
+            state,
+        }
+    }
+}
