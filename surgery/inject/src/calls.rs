@@ -1,8 +1,10 @@
 //! System calls of a program that are redirected: to the hook ([`crate::sites`]), so that the programs that it executes are
 //! served as they start, and to the image ([`crate::rescued_calls`]).
 
-use crate::abi::sites::{THUNK_BYTES, behind_call, expected};
-use crate::abi::{self, Hook};
+use fastpath_code::rescue::thunk::Thunk;
+
+use crate::abi::Hook;
+use crate::abi::sites::{THUNK_BYTES, expected};
 use crate::maps::Mapping;
 use crate::memory::{Memory, PAGE};
 use crate::program::Code;
@@ -133,8 +135,8 @@ impl Calls {
     pub fn add(&mut self, memory: &Memory, file: &HookedFile, page: &mut ThunkPage, doors: Doors) {
         for site in &file.sites {
             let place = file.bias.wrapping_add(site.address);
-            let redirect = match sites::redirect(site, file.bias, page.next(), doors) {
-                Ok(redirect) => redirect,
+            let thunk = match sites::redirect(site, file.bias, page.next(), doors) {
+                Ok(thunk) => thunk,
                 Err(why) => {
                     self.leave_alone(place, &why);
                     continue;
@@ -146,8 +148,8 @@ impl Calls {
                     !page.has_room(THUNK_BYTES),
                     "there are more calls than one page of thunks holds",
                 ),
-                (!self.has_room(redirect.changes.len()), "the region's journal is full"),
-                (redirect.changes.iter().any(crosses), "its code lies in two pages"),
+                (!self.has_room(thunk.changes.len()), "the region's journal is full"),
+                (thunk.changes.iter().any(crosses), "its code lies in two pages"),
             ];
             if let Some((_, why)) = obstacles.into_iter().find(|(is_one, _)| *is_one) {
                 self.leave_alone(place, why);
@@ -168,17 +170,8 @@ impl Calls {
                 }
                 continue;
             }
-            let at = redirect.changes.first().map_or(place, |change| change.address);
-            let moved = behind_call().map_or(Vec::new(), |(in_thunk, in_place)| {
-                // An interrupted call is made again from the address of its instruction.
-                let behind = [in_place, in_place.saturating_sub(abi::CALL_BYTES)].into_iter();
-                let behind = behind.filter(|behind| *behind > 0);
-                behind.map(|behind| (behind, in_thunk - (in_place - behind))).collect()
-            });
-            self.note(redirect.changes, at, page.next(), behind_call(), &moved, |_| {
-                Purpose::Hook
-            });
-            page.put(&redirect.thunk);
+            let at = thunk.changes.first().map_or(place, |change| change.address);
+            self.put(thunk, at, page, |_| Purpose::Hook);
         }
     }
 
@@ -187,29 +180,22 @@ impl Calls {
             .push(format!("the system call at {place:#x} cannot be redirected: {why}"));
     }
 
-    /// Adds the changes by which the code at `place` goes to `thunk`. A thread that waits in the call is at these offsets,
-    /// in the thunk and in the place; others may be moved from the one to the other.
-    pub fn note(
-        &mut self,
-        changes: Vec<Change>,
-        place: u64,
-        thunk: u64,
-        in_call: Option<(u16, u16)>,
-        moved: &[(u16, u16)],
-        purpose: impl Fn(&Change) -> Purpose,
-    ) {
-        let (in_thunk, in_place) = in_call.unwrap_or_default();
-        self.records.extend(changes.into_iter().map(|change| Record {
-            thunk: in_call.map_or(0, |_| thunk),
+    /// Puts a thunk of the code at `place` on a page that has room for it, and adds its changes.
+    pub fn put(&mut self, thunk: Thunk, place: u64, page: &mut ThunkPage, purpose: impl Fn(&Change) -> Purpose) {
+        let at = page.next();
+        let (in_thunk, in_place) = thunk.in_call.unwrap_or_default();
+        self.records.extend(thunk.changes.into_iter().map(|change| Record {
+            thunk: thunk.in_call.map_or(0, |_| at),
             in_thunk,
             in_place,
             purpose: purpose(&change),
             change,
         }));
-        self.moved.extend(moved.iter().map(|(from, to)| Moved {
+        self.moved.extend(thunk.moved.iter().map(|(from, to)| Moved {
             from: place + u64::from(*from),
-            to: thunk + u64::from(*to),
+            to: at + u64::from(*to),
         }));
+        page.put(&thunk.code);
     }
 }
 

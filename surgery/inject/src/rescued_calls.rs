@@ -144,21 +144,14 @@ fn add_site(
                 calls.records[index].change.replacement.clone_from(&change.replacement);
                 let site = calls.records.iter_mut().find(|record| record.change.address == address);
                 site.into_iter().for_each(|record| record.purpose = Purpose::Rescue);
+                page.put(&thunk.code);
             }
             None if !calls.has_room(thunk.changes.len()) => return Err("the region's journal is full".into()),
-            None => calls.note(
-                thunk.changes,
-                address,
-                at,
-                thunk.in_call,
-                &thunk.moved,
-                |change| match change.address == address {
-                    true => Purpose::Rescue,
-                    false => Purpose::Relay,
-                },
-            ),
+            None => calls.put(thunk, address, page, |change| match change.address == address {
+                true => Purpose::Rescue,
+                false => Purpose::Relay,
+            }),
         }
-        page.put(&thunk.code);
         return Ok(());
     }
     Err(refused)

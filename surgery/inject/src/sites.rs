@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fastpath_code::rescue::Analysis;
-use fastpath_code::rescue::thunk::Change;
+use fastpath_code::rescue::thunk::Thunk;
 use fastpath_os::foreign::{Identity, Reader};
 use object::elf::{DT_SONAME, PF_X, PT_LOAD, PT_NOTE};
 use object::read::elf::{Dyn, ElfFile64, ProgramHeader};
@@ -168,17 +168,8 @@ pub struct Doors {
     pub go: u64,
 }
 
-/// Redirection of one site through a thunk.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Redirect {
-    /// Code of the thunk.
-    pub thunk: Vec<u8>,
-    /// Changes, in the order in which they are made.
-    pub changes: Vec<Change>,
-}
-
-/// Returns the redirection of a site, loaded with `bias`, through the thunk at `at`, or the reason why there is none.
-pub fn redirect(site: &Site, bias: u64, at: u64, doors: Doors) -> Result<Redirect, String> {
+/// Returns the thunk at `at` of a site that is loaded with `bias`, or the reason why there is none.
+pub fn redirect(site: &Site, bias: u64, at: u64, doors: Doors) -> Result<Thunk, String> {
     let from = bias.wrapping_add(site.address);
     sites::redirect(&site.shape, from, at, doors)
 }

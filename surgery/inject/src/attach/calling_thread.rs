@@ -7,6 +7,7 @@ use nix::sys::ptrace::Options;
 
 use super::checks;
 use super::leftovers;
+use super::listing;
 use super::refusal::{Answer, Refusal};
 use super::session::{Session, Thread};
 use super::thread_state::{dispatches_calls, prepare};
@@ -55,9 +56,9 @@ impl Caller {
             let mut last = Refusal::Failed(Error::Gone);
             // Where the kernel does not report restartable sequences, a thread that may be in one comes last.
             for even_in_sequence in [false, true] {
-                for tid in threads::by_convenience(pid)
+                for tid in listing::by_convenience(pid)
                     .into_iter()
-                    .filter(|tid| !checks::is_worker(pid, *tid) && !checks::has_own_descriptors(pid, *tid))
+                    .filter(|tid| !listing::is_worker(pid, *tid) && !checks::has_own_descriptors(pid, *tid))
                 {
                     match Caller::on(session, tid, maps, even_in_sequence) {
                         Ok(Some(caller)) => return Ok(caller),

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use fastpath_image::{Isa, Vdso};
 
-use super::refusal::{Answer, Refusal};
+use super::listing;
+use super::refusal::{Answer, Refusal, Shared};
 use super::regions::{Found, find};
 use crate::error::Error;
 use crate::maps::{self, Mapping};
@@ -26,10 +27,6 @@ pub struct Target {
     pub leftover: Option<Found>,
 }
 
-/// PF_IO_WORKER and PF_USER_WORKER, include/linux/sched.h: threads that do the kernel's work in the name of a process
-/// (io_uring, vhost).
-const WORKER: u32 = 0x10 | 0x4000;
-
 /// Refuses every process if /proc shows another PID namespace, and a process that does not exist, has no memory, has
 /// ended, is frozen, is traced, or belongs to another user.
 pub fn is_reachable(pid: i32) -> Answer<Status> {
@@ -45,9 +42,9 @@ pub fn is_reachable(pid: i32) -> Answer<Status> {
     if stat.is_kernel_thread() {
         return Err(Refusal::KernelThread);
     }
-    if super::threads::has_ended(pid, pid) {
+    if listing::has_ended(pid, pid) {
         // The first thread may have ended before others.
-        return Err(match super::threads::list(pid).len() {
+        return Err(match listing::list(pid).len() {
             0 | 1 => Refusal::Zombie,
             _ => Refusal::FirstThreadEnded,
         });
@@ -58,9 +55,9 @@ pub fn is_reachable(pid: i32) -> Answer<Status> {
     // kernel/signal.c; a cgroup v1 freezer keeps threads from stopping at all.
     let is_frozen = |tid| {
         let place = fastpath_os::wchan(format!("{pid}/task/{tid}"));
-        super::threads::state(pid, tid) == Some('S') && ["do_freezer_trap", "get_signal"].contains(&place.trim())
+        listing::state(pid, tid) == Some('S') && ["do_freezer_trap", "get_signal"].contains(&place.trim())
     };
-    if super::threads::list(pid).into_iter().any(is_frozen) {
+    if listing::list(pid).into_iter().any(is_frozen) {
         return Err(Refusal::Frozen);
     }
     let memory = format!("/proc/{pid}/mem");
@@ -89,11 +86,6 @@ fn open_memory(pid: i32) -> std::io::Result<File> {
     }
 }
 
-/// Returns whether a thread never executes the program's code. Such a thread cannot be traced.
-pub fn is_worker(pid: i32, tid: i32) -> bool {
-    fastpath_os::Stat::read(format!("{pid}/task/{tid}")).is_ok_and(|stat| stat.flags & WORKER != 0)
-}
-
 fn reason(pid: i32, path: &str, e: &std::io::Error) -> String {
     let own = nix::unistd::geteuid();
     let advice = match std::fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid()) {
@@ -110,7 +102,7 @@ fn reason(pid: i32, path: &str, e: &std::io::Error) -> String {
 
 /// Returns the process that traces a thread of the process, and its name.
 pub fn tracer_of(pid: i32) -> Option<(i32, String)> {
-    let tracers = super::threads::list(pid).into_iter();
+    let tracers = listing::list(pid).into_iter();
     let by = tracers
         .filter_map(|tid| Some(Status::read(&format!("{pid}/task/{tid}")).ok()?.tracer))
         .find(|tracer| *tracer != 0)?;
@@ -165,16 +157,6 @@ pub fn look_at(pid: i32) -> Answer<Target> {
     })
 }
 
-/// What the remote calls change. Their process may share it with another one (clone(2)); what else it may share, they
-/// leave alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shared {
-    /// CLONE_VM.
-    Memory,
-    /// CLONE_FILES: the other process would see descriptors of fastpath, and might close them.
-    Descriptors,
-}
-
 impl Shared {
     /// Returns whether two processes or threads share it; `None` if that cannot be known.
     fn by(self, pid: i32, other: i32) -> Option<bool> {
@@ -195,18 +177,11 @@ pub fn has_own_descriptors(pid: i32, tid: i32) -> bool {
     Shared::Descriptors.by(pid, tid) == Some(false)
 }
 
-impl std::fmt::Display for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Shared::Memory => "memory",
-            Shared::Descriptors => "file descriptors",
-        })
-    }
-}
-
-/// Refuses a process that shares something with another one, and not only for a moment. `pause` waits.
-pub fn refuse_shared(pid: i32, mut pause: impl FnMut(Duration)) -> Answer<()> {
+/// Refuses a process that shares something with another one, and not only for a moment. `pause` waits. Returns whether it
+/// was called.
+pub fn refuse_shared(pid: i32, mut pause: impl FnMut(Duration)) -> Answer<bool> {
     const MOMENT: Duration = Duration::from_secs(2);
+    let mut has_waited = false;
     for with in relatives(pid) {
         for what in [Shared::Memory, Shared::Descriptors] {
             // The child of a vfork, or one that only closes a descriptor, is gone within a moment, if it gets a CPU.
@@ -216,10 +191,11 @@ pub fn refuse_shared(pid: i32, mut pause: impl FnMut(Duration)) -> Answer<()> {
                     return Err(Refusal::Shares { what, with });
                 }
                 pause(Duration::from_millis(5));
+                has_waited = true;
             }
         }
     }
-    Ok(())
+    Ok(has_waited)
 }
 
 fn is_thread_of(pid: i32, tid: i32) -> bool {
@@ -242,7 +218,7 @@ fn relatives(pid: i32) -> Vec<i32> {
             .collect();
     }
     let children = |tid: i32| fastpath_os::text(format!("{pid}/task/{tid}"), "children").ok();
-    let children: Vec<String> = super::threads::list(pid).into_iter().filter_map(children).collect();
+    let children: Vec<String> = listing::list(pid).into_iter().filter_map(children).collect();
     let children = children.iter().flat_map(|list| list.split_whitespace());
     let children = children.filter_map(|child| child.parse().ok());
     let parent = |of: &i32| fastpath_os::Stat::read(*of).ok().map(|stat| stat.parent);

@@ -8,13 +8,13 @@ use super::calling_thread::with_calls;
 use super::checks;
 use super::execs;
 use super::floor::Floors;
+use super::inside::{interrupted_at, thread_in, until_no_thread_is_in};
 use super::leftovers;
 use super::refusal::{Answer, Refusal};
 use super::regions::{Found, find};
 use super::session::{self, Session};
 use super::threads::AllStopped;
 use super::watchdog::LastResort;
-use super::{interrupted_at, thread_in, until_no_thread_is_in};
 use crate::abi;
 use crate::maps;
 use crate::redirection::{Journal, Purpose, Record, State, mapping};
@@ -87,33 +87,27 @@ fn take_back(session: &Session<'_>, found: &Found) -> Answer<bool> {
         return Ok(false);
     }
     leave_thunks(&mut all, found)?;
-    Ok(matches!(thread_in(&mut all, &code, entry), Ok(None)) && !found.has_entry_body()?)
+    Ok(matches!(thread_in(&all, &code, entry), Ok(None)) && !found.has_entry_body()?)
 }
 
 /// Restores the original bytes of those changes that are `wanted`, once the kernel's clocks have reached what readers were
 /// shown. All threads are still stopped then.
 fn restore<'s>(session: &'s Session<'s>, found: &Found, wanted: impl Fn(&Record) -> bool) -> Answer<AllStopped<'s>> {
-    let mut in_the_way = session.pid();
-    let mut ahead = Duration::ZERO;
-    let stopped = AllStopped::stop(session, |all| {
-        let in_force: Vec<_> = found.in_force()?;
-        let in_force: Vec<(Record, Vec<u8>)> = in_force
+    let (mut all, in_force) = AllStopped::stop(session, |all| {
+        let in_force: Vec<(Record, Vec<u8>)> = found
+            .in_force()?
             .into_iter()
             .filter(|(record, _)| wanted(record))
             .map(|(record, now)| (record.clone(), now))
             .collect();
-        let inside = thread_inside(all, &in_force)?;
-        in_the_way = inside.unwrap_or(in_the_way);
-        ahead = match inside {
-            None => ahead_at_last(session, found)?,
-            Some(_) => Duration::ZERO,
-        };
-        Ok((inside.is_none() && ahead.is_zero()).then_some(in_force))
-    });
-    let (mut all, in_force) = stopped.map_err(|refusal| match refusal {
-        Refusal::InTheWay { .. } if !ahead.is_zero() => Refusal::KernelBehind { ahead },
-        Refusal::InTheWay { .. } => Refusal::InTheWay { tid: in_the_way },
-        other => other,
+        if let Some(tid) = thread_inside(all, &in_force)? {
+            return Ok(Err(Refusal::InTheWay { tid }));
+        }
+        let ahead = ahead_at_last(session, found)?;
+        Ok(match ahead.is_zero() {
+            true => Ok(in_force),
+            false => Err(Refusal::KernelBehind { ahead }),
+        })
     })?;
     // Before the bytes change: if fastpath dies in between, these threads are where they may be as well.
     for thread in &mut all.threads {
@@ -150,7 +144,7 @@ fn ahead_at_last(session: &Session<'_>, found: &Found) -> Answer<Duration> {
 
 /// Returns a thread that is at an instruction of the changed code, or will return there from a signal handler, where the
 /// original has none.
-fn thread_inside(all: &mut AllStopped<'_>, in_force: &[(Record, Vec<u8>)]) -> Answer<Option<i32>> {
+fn thread_inside(all: &AllStopped<'_>, in_force: &[(Record, Vec<u8>)]) -> Answer<Option<i32>> {
     let is_inside = |pc: &u64| in_force.iter().any(|(record, _)| record.is_inside(*pc));
     let stays = |pc: u64| is_inside(&pc) && in_image(in_force, pc).is_none();
     if let Some(thread) = all.threads.iter().find(|thread| stays(thread.registers.pc())) {

@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::listing;
 use super::refusal::{Answer, Refusal};
-use super::threads;
 use crate::error::Error;
 
 /// Time for which a process is examined again that executes one program after another.
@@ -66,7 +66,7 @@ pub fn outside<T>(pid: i32, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
         // For 50 ms: not all threads are listed while one of them takes the first one's number, and may wait for a CPU.
         let has_ended = (0..5).all(|look| {
             std::thread::sleep(BETWEEN * look);
-            threads::list(pid).into_iter().all(|tid| threads::has_ended(pid, tid))
+            listing::list(pid).into_iter().all(|tid| listing::has_ended(pid, tid))
         });
         match (&before, &after) {
             _ if has_ended => return Err(super::end_of(pid).unwrap_or(refusal)),

@@ -7,10 +7,10 @@ use fastpath_code::rescue::thunk::Routine;
 use fastpath_image::Isa;
 use nix::errno::Errno;
 
+use super::calling_thread;
+use super::listing;
 use super::refusal::Answer;
 use super::session::Session;
-use super::threads;
-use super::{calling_thread, checks};
 use crate::own_calls::{self, answer_other_than_allow, audit_arch};
 use crate::seccomp_filter::{Call, Filter, Instruction, MOST_INSTRUCTIONS};
 use crate::target::Status;
@@ -25,7 +25,7 @@ const MOST_FILTERS: usize = 256;
 
 /// Returns whether any thread has a filter: each may have its own.
 pub fn are_on(pid: i32) -> bool {
-    let mut statuses = threads::list(pid)
+    let mut statuses = listing::list(pid)
         .into_iter()
         .filter_map(|tid| Status::read(&format!("{pid}/task/{tid}")).ok());
     statuses.any(|status| status.filters > 0)
@@ -97,8 +97,8 @@ impl Reader {
         let begun = Instant::now();
         let mut buffer = vec![Instruction::default(); MOST_INSTRUCTIONS];
         loop {
-            let is_new = |tid: &i32| !self.read.contains(tid) && !checks::is_worker(pid, *tid);
-            let new: Vec<i32> = threads::list(pid).into_iter().filter(is_new).collect();
+            let is_new = |tid: &i32| !self.read.contains(tid) && !listing::is_worker(pid, *tid);
+            let new: Vec<i32> = listing::list(pid).into_iter().filter(is_new).collect();
             if new.is_empty() {
                 return Ok(Ok(()));
             }
@@ -111,7 +111,7 @@ impl Reader {
                 match self.read_one(session, tid, &mut buffer) {
                     Ok(Ok(())) => {}
                     Ok(Err(why)) => return Ok(Err(why)),
-                    Err(_) if threads::has_ended(pid, tid) => {}
+                    Err(_) if listing::has_ended(pid, tid) => {}
                     Err(refusal) => return Err(refusal),
                 }
                 self.read.insert(tid);

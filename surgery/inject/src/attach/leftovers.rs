@@ -5,6 +5,7 @@
 use std::ops::Range;
 
 use super::calling_thread::with_calls;
+use super::inside::until_no_thread_is_in;
 use super::refusal::Answer;
 use super::session::Session;
 use crate::abi::Call;
@@ -95,17 +96,17 @@ pub fn record(tracee: &mut Tracee, scratch: u64, numbers: [u64; 2]) -> Result<()
     tracee.write(scratch + NOTES_AT, &notes)
 }
 
-/// Removes all leftovers.
-pub fn clear(session: &Session<'_>) -> Answer<()> {
+/// Removes all leftovers. Returns whether there were some.
+pub fn clear(session: &Session<'_>) -> Answer<bool> {
     let pid = session.pid();
     let maps = maps::read(pid)?;
     let tails = tail::Tail::in_use(pid, &maps)?;
     if tails.is_empty() {
-        return Ok(());
+        return Ok(false);
     }
     let ranges: Vec<Range<u64>> = tails.iter().map(tail::Tail::range).collect();
     // A thread may still be there: for example, job control stopped it when it was about to return.
-    super::until_no_thread_is_in(session, &ranges, None, |_| Ok(()))?;
+    until_no_thread_is_in(session, &ranges, None, |_| Ok(()))?;
     // No code points there, so no thread enters it.
     session.tails_are_free.set(true);
     with_calls(session, &maps, |calls| {
@@ -115,7 +116,8 @@ pub fn clear(session: &Session<'_>) -> Answer<()> {
         let mut others = tails.iter().filter(|tail| tail.range() != own);
         let erased = others.try_for_each(tail::Tail::erase);
         cleared?;
-        Ok(erased?)
+        erased?;
+        Ok(true)
     })
 }
 

@@ -12,7 +12,9 @@ mod filters;
 mod floor;
 mod frames;
 mod hooked_files;
+mod inside;
 mod leftovers;
+mod listing;
 mod mapping_at;
 mod priority;
 mod refusal;
@@ -30,18 +32,17 @@ use crate::mailbox_layout::HookState;
 use crate::memory::Memory;
 use crate::plan::{Plan, Seen, Withhold};
 use crate::redirection::apply::{NotApplied, apply};
-use crate::redirection::{LeftAlone, Record, RegionPlan, region_for};
+use crate::redirection::{LeftAlone, RegionPlan, region_for};
 use crate::rescued_calls::Rescued;
 use crate::sites::{Cache, Site, WATCHED};
 use crate::{abi, maps, region};
 use calling_thread::with_calls;
-use frames::{Frames, Stacks};
+use inside::{free, returns_into};
 use session::Session;
 use threads::{AllStopped, Stopped};
 
-pub use checks::Shared;
 pub use detach::{Detached, detach};
-pub use refusal::{Answer, Refusal};
+pub use refusal::{Answer, Refusal, Shared};
 pub use regions::Found;
 use regions::find;
 pub use session::Pauses;
@@ -90,7 +91,7 @@ pub fn end_of(pid: i32) -> Option<Refusal> {
     crate::target::proc_shows_this_namespace().ok()?;
     match fastpath_os::Stat::read(pid) {
         Err(_) => Some(Refusal::NoSuchProcess { hint: String::new() }),
-        Ok(_) if threads::list(pid).into_iter().all(|tid| threads::has_ended(pid, tid)) => Some(Refusal::Zombie),
+        Ok(_) if listing::list(pid).into_iter().all(|tid| listing::has_ended(pid, tid)) => Some(Refusal::Zombie),
         Ok(_) => None,
     }
 }
@@ -105,18 +106,20 @@ pub fn may_attach(pid: i32) -> Answer<()> {
 pub fn attach(pid: i32, config: &AttachConfig<'_>, last_resort: LastResort) -> Answer<Attached> {
     fastpath_evidence::counter::choose_read();
     execs::outside(pid, || {
-        checks::may_attach(pid)?;
+        checks::is_reachable(pid)?;
+        crate::target::kernels_pages_suit()?;
         session::hold(pid, last_resort, |session| attach_held(session, config))
     })
 }
 
 fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attached> {
     let pid = session.pid();
-    // Checked again: from here on no other tracer can change the target.
-    checks::look_at(pid)?;
-    checks::refuse_shared(pid, |pause| session.rest(pause))?;
-    leftovers::clear(session)?;
+    // From here on no other tracer can change the target.
     let mut target = checks::look_at(pid)?;
+    let has_waited = checks::refuse_shared(pid, |pause| session.rest(pause))?;
+    if leftovers::clear(session)? || has_waited {
+        target = checks::look_at(pid)?;
+    }
     if let Some(leftover) = target.leftover.take() {
         detach::clear(session, &leftover)?;
         target = checks::look_at(pid)?;
@@ -199,18 +202,8 @@ fn may_enter_namespaces(site: &Site) -> bool {
 
 /// Stops all threads and redirects the entry points to the region.
 fn put_in_force(session: &Session<'_>, plan: &RegionPlan) -> Answer<Attached> {
-    let mut in_the_way = session.pid();
-    let stopped = AllStopped::stop(session, |all| match returns_into(all, &plan.journal.records)? {
-        Some(tid) => {
-            in_the_way = tid;
-            Ok(None)
-        }
-        None => Ok(Some(())),
-    });
-    let (mut all, ()) = stopped.map_err(|refusal| match refusal {
-        Refusal::InTheWay { .. } => Refusal::InTheWay { tid: in_the_way },
-        other => other,
-    })?;
+    let records = &plan.journal.records;
+    let (mut all, ()) = AllStopped::stop(session, |all| free(returns_into(all, records)?))?;
     // Before the bytes change: if fastpath dies in between, a thread can go on in the copies as well, but not in the
     // middle of changed bytes.
     for thread in &mut all.threads {
@@ -232,35 +225,6 @@ fn put_in_force(session: &Session<'_>, plan: &RegionPlan) -> Answer<Attached> {
     })
 }
 
-/// Returns a thread that will return into the middle of an entry: from a signal handler, or from a function of the
-/// kernel's vDSO that the entry has called.
-fn returns_into(all: &mut AllStopped<'_>, records: &[Record]) -> Answer<Option<i32>> {
-    let is_inside = |pc: &u64| {
-        records
-            .iter()
-            .any(|record| record.range().contains(pc) && record.range().start != *pc)
-    };
-    let stacks = Stacks::read(all.pid())?;
-    for thread in stacks.to_examine(&all.threads, |word| is_inside(&word)) {
-        let frames = frames_of(thread, &stacks)?;
-        if frames.interrupted.iter().any(is_inside) || frames.returned_to().any(|word| is_inside(&word)) {
-            return Ok(Some(thread.tid()));
-        }
-    }
-    Ok(None)
-}
-
-/// Returns a thread that will return from a signal handler to an address that `is_inside`.
-fn interrupted_at(all: &mut AllStopped<'_>, is_inside: impl Fn(&u64) -> bool) -> Answer<Option<i32>> {
-    let stacks = Stacks::read(all.pid())?;
-    for thread in stacks.to_examine(&all.threads, |_| false) {
-        if frames_of(thread, &stacks)?.interrupted.iter().any(&is_inside) {
-            return Ok(Some(thread.tid()));
-        }
-    }
-    Ok(None)
-}
-
 /// Writes the entries, if everything is as the plan found it: the target may have replaced its program meanwhile.
 fn write(all: &mut AllStopped<'_>, plan: &RegionPlan) -> Answer<()> {
     let tracee = all.threads.first_mut().map(Stopped::tracee).ok_or(Error::Gone)?;
@@ -274,52 +238,4 @@ fn write(all: &mut AllStopped<'_>, plan: &RegionPlan) -> Answer<()> {
         NotApplied::Sealed { why } => Refusal::Sealed { why },
         NotApplied::Failed(e) => e.into(),
     })
-}
-
-/// Waits until no thread is in `code`, to which nothing points any more. Calls `help` first each time, with all threads
-/// stopped. Refuses if a thread does not leave `code`. `used_up`: an address in it that may be on a stack, and that no
-/// thread will use.
-fn until_no_thread_is_in(
-    session: &Session<'_>,
-    code: &[std::ops::Range<u64>],
-    used_up: Option<u64>,
-    mut help: impl FnMut(&mut AllStopped<'_>) -> Answer<()>,
-) -> Answer<()> {
-    let mut in_the_way = session.pid();
-    let stopped = AllStopped::stop(session, |all| {
-        help(all)?;
-        let found = thread_in(all, code, used_up)?;
-        in_the_way = found.unwrap_or(in_the_way);
-        Ok(found.is_none().then_some(()))
-    });
-    match stopped {
-        Ok(_) => Ok(()),
-        Err(Refusal::InTheWay { .. }) => Err(Refusal::InTheWay { tid: in_the_way }),
-        Err(refusal) => Err(refusal),
-    }
-}
-
-/// Returns a thread that is about to execute an instruction in `code`, or will return there.
-fn thread_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>], used_up: Option<u64>) -> Answer<Option<i32>> {
-    let is_ours = |address: u64| code.iter().any(|range| range.contains(&address));
-    let is_in = |thread: &&Stopped| is_ours(thread.registers.pc()) || thread.registers.point_into(code);
-    if let Some(thread) = all.threads.iter().find(is_in) {
-        return Ok(Some(thread.tid()));
-    }
-    let stacks = Stacks::read(all.pid())?;
-    for thread in stacks.to_examine(&all.threads, is_ours) {
-        if frames_of(thread, &stacks)?.mention(thread.look(), code, used_up) {
-            return Ok(Some(thread.tid()));
-        }
-    }
-    Ok(None)
-}
-
-/// Returns the frames of a thread; refuses a thread whose stack cannot be read.
-fn frames_of(thread: &Stopped, stacks: &Stacks) -> Answer<Frames> {
-    let frames = Frames::read(thread.look(), thread.registers.pc(), thread.registers.sp(), stacks);
-    if frames.is_unreadable {
-        return Err(Refusal::StackNotReadable { tid: thread.tid() });
-    }
-    Ok(frames)
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::checks::Shared;
 use crate::error::Error;
 
 /// Reason for which an attach or a detach was refused. The process is unchanged then.
@@ -154,6 +153,25 @@ pub enum Refusal {
     /// Another error.
     #[error(transparent)]
     Failed(#[from] Error),
+}
+
+/// What the remote calls change. Their process may share it with another one (clone(2)); what else it may share, they
+/// leave alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shared {
+    /// CLONE_VM.
+    Memory,
+    /// CLONE_FILES: the other process would see descriptors of fastpath, and might close them.
+    Descriptors,
+}
+
+impl std::fmt::Display for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Shared::Memory => "memory",
+            Shared::Descriptors => "file descriptors",
+        })
+    }
 }
 
 /// Shorthand for this module's results.

@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use nix::sys::ptrace::Options;
 
 use super::checks;
+use super::listing;
 use super::refusal::{Answer, Refusal};
 use super::threads;
 use super::watchdog::{self, LastResort, StopTime};
@@ -78,9 +79,9 @@ fn wait_until_gone(tid: i32) {
 impl Session<'_> {
     fn open(pid: i32, stop_time: &StopTime) -> Answer<Session<'_>> {
         // The first thread may have ended before the others: then the one with the lowest id is held.
-        let mut tids = threads::list(pid);
+        let mut tids = listing::list(pid);
         tids.sort_by_key(|tid| (*tid != pid, *tid));
-        let tid = tids.into_iter().find(|tid| !threads::has_ended(pid, *tid));
+        let tid = tids.into_iter().find(|tid| !listing::has_ended(pid, *tid));
         let held = seize(pid, tid.ok_or(Error::Gone)?, stop_time)?;
         Ok(Session {
             pid,

@@ -1,10 +1,9 @@
 //! All threads of a process, stopped at once, and resumed as they were.
 
 use std::collections::{HashSet, VecDeque};
-use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use super::checks;
+use super::listing::{Listing, call_of, has_ended, is_uninterruptible, is_worker, list, number_of};
 use super::priority::Priority;
 use super::refusal::{Answer, Refusal};
 use super::session::{Session, Thread};
@@ -92,66 +91,6 @@ impl StopTimeout {
     }
 }
 
-/// Returns the thread ids of a process, those of its kernel workers included.
-pub fn list(pid: i32) -> Vec<i32> {
-    fastpath_os::threads(pid).into_iter().flatten().collect()
-}
-
-/// Returns the system call that a thread waits in; `None` if it runs, or is in the kernel for another reason.
-fn call_of(pid: i32, tid: i32) -> Option<i64> {
-    Some(fastpath_os::syscall(format!("{pid}/task/{tid}"))?.0)
-}
-
-/// Returns the number of threads of a process, its kernel workers and a first thread that has ended included; 0 if it
-/// has none.
-fn number_of(pid: i32) -> usize {
-    /// Links of the directory itself; each thread adds one.
-    const OWN_LINKS: u64 = 2;
-    let links = std::fs::metadata(format!("/proc/{pid}/task")).map_or(0, |meta| meta.nlink());
-    links.saturating_sub(OWN_LINKS) as usize
-}
-
-/// Threads of a process as a directory shows them, and their number after it had been read.
-///
-/// The kernel walks from thread to thread: if the thread that it has reached ends, it ends the listing there
-/// (fs/proc/base.c: next_tid).
-struct Listing {
-    tids: Vec<i32>,
-    alive: usize,
-}
-
-impl Listing {
-    fn read(pid: i32) -> Listing {
-        let tids = list(pid);
-        Listing {
-            tids,
-            alive: number_of(pid),
-        }
-    }
-
-    /// Returns whether there are no other threads, if all listed ones are still alive.
-    fn is_whole(&self) -> bool {
-        self.tids.len() == self.alive
-    }
-}
-
-/// Returns the threads of a process: first those that are in no system call, last those that would not stop or would be
-/// disturbed most.
-pub fn by_convenience(pid: i32) -> Vec<i32> {
-    let rank = |tid: i32| match call_of(pid, tid) {
-        None => 0,
-        Some(libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3) => 4,
-        // If fastpath dies, this call returns EINTR.
-        Some(number) if running::answers_eintr(number) => 3,
-        // Only the kernel knows the rest of a sleep.
-        Some(libc::SYS_nanosleep | libc::SYS_clock_nanosleep | libc::SYS_poll) => 2,
-        Some(_) => 1,
-    };
-    let mut all: Vec<_> = list(pid).into_iter().map(|tid| (rank(tid), tid)).collect();
-    all.sort_unstable();
-    all.into_iter().map(|(_, tid)| tid).collect()
-}
-
 /// A stopped thread.
 pub struct Stopped {
     thread: Thread,
@@ -177,11 +116,11 @@ pub struct AllStopped<'s> {
 }
 
 impl AllStopped<'_> {
-    /// Stops all threads of the process and keeps them stopped if `judge` returns `Some`; else lets them go, and tries
-    /// again after a while. An error of `judge` is returned at once.
+    /// Stops all threads of the process and keeps them stopped if `judge` does not refuse; else lets them go, and tries
+    /// again after a while: its refusal is returned at last. An error of `judge` is returned at once.
     pub fn stop<'s, T>(
         session: &'s Session<'s>,
-        mut judge: impl FnMut(&mut AllStopped<'_>) -> Answer<Option<T>>,
+        mut judge: impl FnMut(&mut AllStopped<'_>) -> Answer<Answer<T>>,
     ) -> Answer<(AllStopped<'s>, T)> {
         let mut tries = Tries::start();
         loop {
@@ -189,10 +128,10 @@ impl AllStopped<'_> {
                 Ok(mut all) => {
                     let answer = judge(&mut all)?;
                     // After the deadline no further step is started.
-                    match answer.filter(|_| !session.stop_time.is_over()) {
-                        Some(answer) => return Ok((all, answer)),
-                        None if session.stop_time.is_over() => all.stopped_too_long(),
-                        None => Refusal::InTheWay { tid: session.pid() },
+                    match answer {
+                        _ if session.stop_time.is_over() => all.stopped_too_long(),
+                        Ok(answer) => return Ok((all, answer)),
+                        Err(refusal) => refusal,
                     }
                 }
                 Err(refusal @ (Refusal::DoesNotStop { .. } | Refusal::StoppedTooLong { .. })) => refusal,
@@ -338,7 +277,7 @@ impl AllStopped<'_> {
 
     /// Returns whether a thread need not stop. A first thread that has ended is listed for as long as there are others.
     fn need_not_stop(&self, tid: i32) -> bool {
-        has_ended(self.session.pid(), tid) || checks::is_worker(self.session.pid(), tid)
+        has_ended(self.session.pid(), tid) || is_worker(self.session.pid(), tid)
     }
 
     /// Waits until no more than `left` of the threads that were asked to stop have not stopped.
@@ -431,16 +370,6 @@ pub fn go_on(tracee: &Tracee, from: Stop, is_held: bool) {
     };
 }
 
-/// Returns the state of a thread (proc_pid_stat(5)).
-pub fn state(pid: i32, tid: i32) -> Option<char> {
-    Some(fastpath_os::Stat::read(format!("{pid}/task/{tid}")).ok()?.state)
-}
-
-/// Returns whether a thread has ended.
-pub fn has_ended(pid: i32, tid: i32) -> bool {
-    matches!(state(pid, tid), None | Some('Z' | 'X'))
-}
-
 /// Refuses if a thread waits in the kernel and would not stop, before any other thread is disturbed. That thread is
 /// asked to stop as soon as it can.
 fn refuse_uninterruptible(session: &Session<'_>) -> Answer<()> {
@@ -459,28 +388,4 @@ fn refuse_uninterruptible(session: &Session<'_>) -> Answer<()> {
         }
     }
     Ok(())
-}
-
-fn is_uninterruptible(pid: i32, tid: i32) -> bool {
-    state(pid, tid) == Some('D')
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_listing_of_which_the_end_is_missing_is_not_taken_for_whole() {
-        let (wait, end) = std::sync::mpsc::channel::<()>();
-        let another = std::thread::spawn(move || end.recv());
-        let own = std::process::id() as i32;
-        // Threads of other tests come and go.
-        let mut whole = (0..10_000).map(|_| Listing::read(own)).filter(Listing::is_whole);
-        let mut listing = whole.next().expect("a moment at which none came or went");
-        assert!(listing.tids.len() >= 2, "{:?}", listing.tids);
-        listing.tids.pop();
-        assert!(!listing.is_whole());
-        drop(wait);
-        let _ = another.join();
-    }
 }

@@ -85,8 +85,7 @@ impl Region<'_> {
         file.set_len(size).map_err(in_file)?;
         let pages = |from: u64| (from..).step_by(PAGE as usize);
         let code = pages(0).zip(self.plan.code.chunks(PAGE as usize));
-        let state = self.state.bytes();
-        let apart = [(region::STATE, &state[..]), (VDSO_IN_FILE, &self.plan.vdso)];
+        let apart = [(region::STATE, self.state.bytes()), (VDSO_IN_FILE, &self.plan.vdso[..])];
         let thunks = self.thunk_pages.iter().map(|page| &page.bytes[..]);
         for (at, bytes) in code.chain(apart).chain(pages(THUNK_PAGES_IN_FILE).zip(thunks)) {
             if bytes.iter().any(|byte| *byte != 0) {

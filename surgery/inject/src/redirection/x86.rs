@@ -268,24 +268,18 @@ mod tests {
     #[test]
     fn the_jump_leads_to_the_image_and_the_thunk_behind_what_was_displaced() {
         // push %rbp; mov %rsp, %rbp; push %r14; push %rbx; ret
-        let code = [0x55, 0x48, 0x89, 0xe5, 0x41, 0x56, 0x53, 0xc3];
-        let displaced = displaced(&code).unwrap();
-        let mut decoder = Decoder::with_ip(64, &displaced.jump, BASE, DecoderOptions::NONE);
-        assert_eq!(decoder.decode().near_branch_target(), TARGET);
-        assert_eq!(displaced.jump.len(), 5);
-        assert_eq!(displaced.thunk[..6], code[..6]);
-        assert_eq!(returns_to(&displaced.thunk), BASE + 6);
-        assert_eq!(displaced.moved, [(1, 1), (4, 4)]);
-    }
-
-    #[test]
-    fn a_function_that_begins_with_endbr64_keeps_it_in_the_thunk() {
+        let push = [0x55, 0x48, 0x89, 0xe5, 0x41, 0x56, 0x53, 0xc3];
         // endbr64; push %rbp; mov %rsp, %rbp; ret
-        let code = [0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5, 0xc3];
-        let displaced = displaced(&code).unwrap();
-        assert_eq!(displaced.thunk[..5], code[..5]);
-        assert_eq!(returns_to(&displaced.thunk), BASE + 5);
-        assert_eq!(displaced.moved, [(4, 4)]);
+        let endbr64 = [0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5, 0xc3];
+        for (code, length, moved) in [(&push[..], 6, &[(1, 1), (4, 4)][..]), (&endbr64, 5, &[(4, 4)])] {
+            let displaced = displaced(code).unwrap();
+            let mut decoder = Decoder::with_ip(64, &displaced.jump, BASE, DecoderOptions::NONE);
+            assert_eq!(decoder.decode().near_branch_target(), TARGET);
+            assert_eq!(displaced.jump.len(), 5);
+            assert_eq!(displaced.thunk[..length], code[..length]);
+            assert_eq!(returns_to(&displaced.thunk), BASE + length as u64);
+            assert_eq!(displaced.moved, moved);
+        }
     }
 
     #[test]
@@ -366,19 +360,6 @@ mod tests {
         let instructions: Vec<Instruction> = decoder.iter().collect();
         assert_eq!(instructions[1].near_branch_target(), BASE + 5 + 0x20);
         assert_eq!(returns_to(&displaced.thunk), BASE + 5);
-    }
-
-    #[test]
-    fn an_address_relative_to_the_instruction_stays_the_same_address() {
-        // lea -0x6b16(%rip), %r10; ret
-        let code = [0x4c, 0x8d, 0x15, 0xea, 0x94, 0xff, 0xff, 0xc3];
-        let displaced = displaced(&code).unwrap();
-        let mut decoder = Decoder::with_ip(64, &displaced.thunk, THUNK, DecoderOptions::NONE);
-        let lea = decoder.decode();
-        assert_eq!(lea.code(), Code::Lea_r64_m);
-        assert_eq!(lea.ip_rel_memory_address(), BASE + 7 - 0x6b16);
-        assert_eq!(returns_to(&displaced.thunk), BASE + 7);
-        assert_eq!(displaced.moved, []);
     }
 
     #[test]

@@ -7,9 +7,9 @@
 //! - `mov w8, w0` (glibc), `mov x8, xN` (musl): `syscall()`;
 //! - `ldr x8, [sp, #8]`, and `cmn x0, #4095` after the `svc`: Go's assembly for all its calls.
 
-use fastpath_code::rescue::thunk::Change;
+use fastpath_code::rescue::thunk::{Change, Thunk};
 
-use crate::sites::{Doors, MOST_CALLS, OUT_OF_REACH, Redirect, Site, WATCHED};
+use crate::sites::{Doors, MOST_CALLS, OUT_OF_REACH, Site, WATCHED};
 
 /// Bytes of every instruction.
 const INSTRUCTION: usize = 4;
@@ -145,18 +145,15 @@ fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
     code
 }
 
-/// Returns where the system call returns to, as offsets in the thunk and from the start of its site.
-pub fn behind_call() -> Option<(u16, u16)> {
-    /// The thunk's instructions up to the call and with it.
-    const THUNKS: usize = 8;
-    Some(((THUNKS * INSTRUCTION) as u16, INSTRUCTION as u16))
-}
-
-/// Returns the redirection of a site at `site` (relocated) through a thunk at `at`, or the reason why there is none.
-pub fn redirect(shape: &Shape, site: u64, at: u64, doors: Doors) -> Result<Redirect, String> {
-    Ok(Redirect {
-        thunk: thunk(*shape, site, at, doors),
+/// Returns the thunk at `at` of a site at `site` (relocated), or the reason why there is none.
+pub fn redirect(shape: &Shape, site: u64, at: u64, doors: Doors) -> Result<Thunk, String> {
+    /// Where the system call returns to: behind so many instructions of the thunk, and behind the site.
+    const BEHIND: (u16, u16) = (8 * INSTRUCTION as u16, INSTRUCTION as u16);
+    Ok(Thunk {
+        code: thunk(*shape, site, at, doors),
         changes: changes(site, at).ok_or(OUT_OF_REACH)?,
+        moved: vec![(BEHIND.1, BEHIND.0)],
+        in_call: Some(BEHIND),
     })
 }
 

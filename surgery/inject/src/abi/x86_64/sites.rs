@@ -14,13 +14,13 @@
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register};
 
-use fastpath_code::rescue::thunk::with_code;
+use fastpath_code::rescue::thunk::{Thunk, with_code};
 use fastpath_code::rescue::window::Relay;
 use fastpath_code::rescue::{Window, window_by_bytes};
 use memchr::memmem::Finder;
 
 use super::wrapper::{self, Wrapper};
-use crate::sites::{Doors, MOST_CALLS, OUT_OF_REACH, Redirect, Site, WATCHED};
+use crate::sites::{Doors, MOST_CALLS, OUT_OF_REACH, Site, WATCHED};
 
 pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// `call *%r11`
@@ -168,34 +168,22 @@ fn before(window: Window, nr: Option<u32>, is_go: bool, taken: &mut Vec<u64>) ->
 /// Returns the redirection of a site at `site` (relocated) through a thunk at `at`, of at most [`THUNK_BYTES`], or the
 /// reason why there is none. The thunk accesses no memory but the stack: the program may have unaligned accesses trapped
 /// (EFLAGS.AC).
-pub fn redirect(shape: &Shape, site: u64, at: u64, doors: Doors) -> Result<Redirect, String> {
-    let redirect = match shape {
+pub fn redirect(shape: &Shape, site: u64, at: u64, doors: Doors) -> Result<Thunk, String> {
+    let thunk = match shape {
         Shape::Fixed { why, .. } => return Err(why.clone()),
-        Shape::Wrapper(wrapper) => Redirect {
-            thunk: wrapper.thunk(site, at, doors),
-            changes: wrapper.changes(site, at).ok_or(OUT_OF_REACH)?,
-        },
+        Shape::Wrapper(wrapper) => wrapper.thunk(site, at, doors).ok_or(OUT_OF_REACH)?,
         Shape::Before {
             is_go, window, relay, ..
         } => {
             let ask = match is_go {
                 true => call_door(doors.go),
-                false => [
-                    &[0x48, 0x8d, 0x64, 0x24, 0x80][..], // lea -128(%rsp), %rsp
-                    &call_door(doors.c),
-                    &[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0], // lea 128(%rsp), %rsp
-                ]
-                .concat(),
+                false => call_door_over_red_zone(doors.c),
             };
-            let thunk = with_code(window, site, at, &ask, relay.as_ref()).ok_or(OUT_OF_REACH)?;
-            Redirect {
-                thunk: thunk.code,
-                changes: thunk.changes,
-            }
+            with_code(window, site, at, &ask, relay.as_ref()).ok_or(OUT_OF_REACH)?
         }
     };
-    match redirect.thunk.len() {
-        ..=THUNK_BYTES => Ok(redirect),
+    match thunk.code.len() {
+        ..=THUNK_BYTES => Ok(thunk),
         _ => Err("its code does not fit into a thunk".into()),
     }
 }
@@ -205,10 +193,14 @@ pub fn call_door(door: u64) -> Vec<u8> {
     [&[0x49, 0xbb][..], &door.to_le_bytes(), &CALL_R11].concat()
 }
 
-/// Returns where the system call returns to, as offsets in the thunk and from the start of its site: it is made at its
-/// original address, or by a lender.
-pub fn behind_call() -> Option<(u16, u16)> {
-    None
+/// Returns the same for a stack with a red zone.
+pub fn call_door_over_red_zone(door: u64) -> Vec<u8> {
+    [
+        &[0x48, 0x8d, 0x64, 0x24, 0x80][..], // lea -128(%rsp), %rsp
+        &call_door(door),
+        &[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0], // lea 128(%rsp), %rsp
+    ]
+    .concat()
 }
 
 /// Returns `jmp rel32` at `from` to `to`; `None` if it cannot reach.
@@ -306,7 +298,7 @@ mod tests {
         };
         let (from, at) = (0x7000_1100, 0x7000_8000);
         let redirect = redirect(&site.shape, from, at, Doors { c: 1, go: 2 }).unwrap();
-        let mut rest = &redirect.thunk[..];
+        let mut rest = &redirect.code[..];
         // The last jump is for a call that the hook has made.
         for expected in [from + 11, from + 9] {
             let (before, jump) = rest.split_at(rest.len() - JUMP_BYTES);

@@ -16,12 +16,12 @@
 use std::collections::HashSet;
 
 use fastpath_code::rescue::Window;
-use fastpath_code::rescue::thunk::{Change, changes};
+use fastpath_code::rescue::thunk::{Thunk, changes};
 use fastpath_code::rescue::window::{Jump, Kind, Relay};
 use fastpath_image::Isa;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Mnemonic};
 
-use super::sites::{JUMP_BYTES, SYSCALL, call_door, jump_to};
+use super::sites::{JUMP_BYTES, SYSCALL, call_door_over_red_zone, jump_to};
 use crate::sites::{Doors, WATCHED};
 
 /// Bytes of `syscall` and `cmp`.
@@ -173,31 +173,23 @@ impl Wrapper {
         ]
     }
 
-    /// Returns the changes for a `syscall` at `call` and a thunk at `thunk`, in an order in which a thread may execute
-    /// the code between any two.
-    pub fn changes(&self, call: u64, thunk: u64) -> Option<Vec<Change>> {
-        jump_to(thunk, self.lender_at(call))?;
-        changes(&self.window, call, thunk, Some(&self.relay))
-    }
-
-    /// Returns the thunk at `at` for a `syscall` at `call`.
-    pub fn thunk(&self, call: u64, at: u64, doors: Doors) -> Vec<u8> {
-        let lender = self.lender_at(call);
-        let mut ask = vec![0x48, 0x8d, 0x64, 0x24, 0x80]; // lea -128(%rsp), %rsp
-        ask.extend(call_door(doors.c));
-        ask.extend([0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea 128(%rsp), %rsp
+    /// Returns the thunk at `at` for a `syscall` at `call`; `None` if it is out of a jump's reach. The call is made by the
+    /// lender: no thread waits in the thunk.
+    pub fn thunk(&self, call: u64, at: u64, doors: Doors) -> Option<Thunk> {
+        let lender = call.wrapping_add_signed(self.lender.into());
+        let ask = call_door_over_red_zone(doors.c);
         let mut code = vec![0x48, 0x3d]; // cmp $nr, %rax
         code.extend(self.nr.to_le_bytes());
         code.extend([0x75, (ask.len() + JUMP_BYTES) as u8]); // jne
         code.extend(ask);
         for to in [lender, lender + SYSCALL.len() as u64] {
-            let jump = jump_to(at + code.len() as u64, to);
-            code.extend(jump.unwrap_or([0xcc; JUMP_BYTES]));
+            code.extend(jump_to(at + code.len() as u64, to)?);
         }
-        code
-    }
-
-    fn lender_at(&self, call: u64) -> u64 {
-        call.wrapping_add_signed(self.lender.into())
+        Some(Thunk {
+            code,
+            changes: changes(&self.window, call, at, Some(&self.relay))?,
+            moved: Vec::new(),
+            in_call: None,
+        })
     }
 }
