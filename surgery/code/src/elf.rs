@@ -141,6 +141,60 @@ where
     };
     let (code, mapped) = (loaded(elf::PF_X)?, loaded(0)?);
 
+    let stated = dynamic::<Elf64, R>(data, endian, segments, &mapped, length);
+    let has_interpreter = segments.iter().any(|segment| segment.p_type(endian) == elf::PT_INTERP);
+    let kind = if stated.soname.is_none() && has_interpreter {
+        Kind::DynamicProgram
+    } else if !has_interpreter && (file_type == elf::ET_EXEC || stated.is_position_independent) {
+        Kind::StaticProgram
+    } else {
+        Kind::Library
+    };
+    let go = sections.as_ref().and_then(|sections| {
+        let (_, section) = sections.section_by_name(endian, b".go.buildinfo")?;
+        let size = section.sh_size(endian).into().min(4096);
+        fastpath_image::go_version(data.read_bytes_at(section.sh_offset(endian).into(), size).ok()?)
+    });
+    let code_sections = sections.iter().flat_map(|sections| {
+        let with_code = |flags: u64| flags & u64::from(elf::SHF_EXECINSTR) != 0;
+        let of_code = sections
+            .iter()
+            .filter(move |section| with_code(section.sh_flags(endian).into()));
+        of_code.map(|section| (section.sh_addr(endian).into(), section.sh_size(endian).into()))
+    });
+    let code_sections = code_sections.map(|(start, size): (u64, u64)| start..start.saturating_add(size));
+    let code_sections = code_sections.take(MOST_CODE_SECTIONS).collect();
+    let is_of_shared_glibc = is_of_glibc(stated.soname.as_deref(), stated.names);
+    Ok(Some(Elf {
+        isa,
+        kind,
+        code,
+        code_sections,
+        mapped,
+        go,
+        is_of_shared_glibc,
+    }))
+}
+
+/// What the dynamic section of a file states.
+struct Dynamic<'a> {
+    /// Its strings.
+    names: &'a [u8],
+    soname: Option<String>,
+    is_position_independent: bool,
+}
+
+fn dynamic<'a, Elf64, R>(
+    data: R,
+    endian: Endianness,
+    segments: &[Elf64::ProgramHeader],
+    mapped: &[Part],
+    length: u64,
+) -> Dynamic<'a>
+where
+    Elf64: FileHeader<Endian = Endianness>,
+    R: ReadRef<'a>,
+{
     let mut dynamic = segments
         .iter()
         .filter_map(|segment| segment.dynamic(endian, data).ok()?);
@@ -164,40 +218,11 @@ where
         let name = data.read_bytes_at_until(at..length, 0).ok()?;
         Some(String::from_utf8_lossy(name).into_owned())
     });
-
-    let has_interpreter = segments.iter().any(|segment| segment.p_type(endian) == elf::PT_INTERP);
-    let is_position_independent = value_of(elf::DT_FLAGS_1).unwrap_or(0) & u64::from(elf::DF_1_PIE) != 0;
-    let kind = if soname.is_none() && has_interpreter {
-        Kind::DynamicProgram
-    } else if !has_interpreter && (file_type == elf::ET_EXEC || is_position_independent) {
-        Kind::StaticProgram
-    } else {
-        Kind::Library
-    };
-    let go = sections.as_ref().and_then(|sections| {
-        let (_, section) = sections.section_by_name(endian, b".go.buildinfo")?;
-        let size = section.sh_size(endian).into().min(4096);
-        fastpath_image::go_version(data.read_bytes_at(section.sh_offset(endian).into(), size).ok()?)
-    });
-    let code_sections = sections.iter().flat_map(|sections| {
-        let with_code = |flags: u64| flags & u64::from(elf::SHF_EXECINSTR) != 0;
-        let of_code = sections
-            .iter()
-            .filter(move |section| with_code(section.sh_flags(endian).into()));
-        of_code.map(|section| (section.sh_addr(endian).into(), section.sh_size(endian).into()))
-    });
-    let code_sections = code_sections.map(|(start, size): (u64, u64)| start..start.saturating_add(size));
-    let code_sections = code_sections.take(MOST_CODE_SECTIONS).collect();
-    let is_of_shared_glibc = is_of_glibc(soname.as_deref(), names);
-    Ok(Some(Elf {
-        isa,
-        kind,
-        code,
-        code_sections,
-        mapped,
-        go,
-        is_of_shared_glibc,
-    }))
+    Dynamic {
+        names,
+        soname,
+        is_position_independent: value_of(elf::DT_FLAGS_1).unwrap_or(0) & u64::from(elf::DF_1_PIE) != 0,
+    }
 }
 
 /// Returns whether a file's code was taken out of it.

@@ -1,8 +1,8 @@
 //! AArch64: every instruction has the size of a jump, so the jump replaces the `svc` alone, and no other code can jump
 //! between the replaced bytes. A thunk compares the number, because code with another one may jump to the `svc` too.
 
+use crate::rescue::change::{Change, Place, Routine, Thunk};
 use crate::rescue::file::File;
-use crate::rescue::thunk::{Change, Place, Routine, Thunk};
 use crate::rescue::window::{Jump, Kind, Reason, Window};
 
 /// Bytes of an instruction.
@@ -62,7 +62,7 @@ pub(crate) fn find(file: &File<'_>, address: u64) -> Result<Window, Reason> {
     window.unless_relocated(file)
 }
 
-/// Returns the thunk for a window: see [`crate::rescue::thunk::thunk`].
+/// Returns the thunk for a window: see [`crate::rescue::change::thunk`].
 ///
 /// A system call changes x0 alone. x16 and x17, which the thunk needs, are saved on the stack: AArch64 has no red zone
 /// below the stack pointer. A routine gets the address to continue at in x16, and leaves x17 as it likes.
@@ -113,7 +113,7 @@ pub(crate) fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>
     code.finish(place, wanted.iter().map(|routine| routine.address), in_call)
 }
 
-/// Returns the thunk for a window: see [`crate::rescue::thunk::to_entry`].
+/// Returns the thunk for a window: see [`crate::rescue::change::to_entry`].
 ///
 /// The entry gets the address to continue at in x16. The call that it does not answer is three instructions before:
 /// `ldp`, `svc`, `b`.

@@ -2,12 +2,12 @@
 
 use fastpath_isa::Isa;
 use object::elf::{
-    self, FileHeader64, PF_X, PT_LOAD, SHF_ALLOC, SHF_EXECINSTR, SHT_REL, SHT_RELA, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE,
+    self, PF_X, PT_LOAD, SHF_ALLOC, SHF_EXECINSTR, SHT_REL, SHT_RELA, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE,
 };
-use object::read::elf::{ElfFile, FileHeader, ProgramHeader, Rela, SectionHeader, Sym};
+use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, Sym};
 use object::{Endianness, Object};
 
-use crate::rescue::frames;
+use crate::rescue::frames::{self, Elf64};
 
 /// A loaded part of a file.
 #[derive(Debug, Clone, Copy)]
@@ -50,8 +50,6 @@ pub(crate) struct File<'f> {
 
 /// SHT_RELR, System V ABI (gABI), "Sections"; object has no name for it.
 const SHT_RELR: u32 = 19;
-
-pub(super) type Elf64<'f> = ElfFile<'f, FileHeader64<Endianness>>;
 
 impl<'f> File<'f> {
     /// Returns the loaded parts of a program or library; `None` if it is of another ISA.

@@ -4,9 +4,11 @@
 use std::ops::Range;
 
 use gimli::{BaseAddresses, EhFrame, EndianSlice, LittleEndian, Pointer, Reader, UnwindSection};
-use object::{Object, ObjectSection};
+use object::elf::FileHeader64;
+use object::read::elf::ElfFile;
+use object::{Endianness, Object, ObjectSection};
 
-use super::file::Elf64;
+pub(super) type Elf64<'f> = ElfFile<'f, FileHeader64<Endianness>>;
 
 /// What the call frames of a file tell about its code.
 #[derive(Debug, Default)]

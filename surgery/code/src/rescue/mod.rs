@@ -6,6 +6,7 @@
 //! the code to which the jump goes.
 
 mod aarch64;
+mod change;
 mod file;
 mod frames;
 pub mod thunk;

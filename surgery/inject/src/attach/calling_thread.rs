@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use nix::sys::ptrace::Options;
 
 use super::checks;
-use super::leftovers;
 use super::listing;
+use super::notes;
 use super::refusal::{Answer, Refusal};
-use super::session::{Session, Thread};
+use super::session::{Session, Thread, go_on};
 use super::thread_state::{dispatches_calls, prepare};
-use super::threads::{self, StopTimeout, Tries};
+use super::threads::{StopTimeout, Tries};
 use crate::abi::Registers;
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
@@ -169,14 +169,14 @@ impl Policy for Running<'_> {
         let stopped_for = self.session.stop_time.elapsed();
         // The program's filters must apply to its own system calls.
         tracee.set_options(Options::PTRACE_O_TRACEEXEC)?;
-        threads::go_on(tracee, stop, true);
+        go_on(tracee, stop, true);
         self.session.stop_time.end();
         let begun = Instant::now();
         while begun.elapsed() < stopped_for {
             match tracee.event(false)? {
                 None => std::thread::sleep(Duration::from_micros(200)),
                 Some(Stop::Exited | Stop::Exec) => return Err(Error::Gone),
-                Some(stop) => threads::go_on(tracee, stop, true),
+                Some(stop) => go_on(tracee, stop, true),
             }
             if !self.is_held {
                 self.session.rest(Duration::ZERO);
@@ -193,6 +193,6 @@ impl Policy for Running<'_> {
     }
 
     fn record(&self, tracee: &mut Tracee, scratch: u64, descriptors: [u64; 2]) -> Result<()> {
-        leftovers::record(tracee, scratch, descriptors)
+        notes::record(tracee, scratch, descriptors)
     }
 }

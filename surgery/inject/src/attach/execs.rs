@@ -49,6 +49,16 @@ fn is_mapped_anew(refusal: &Refusal) -> bool {
     }
 }
 
+/// Returns the refusal for a process that has ended: whatever failed failed for that.
+pub fn end_of(pid: i32) -> Option<Refusal> {
+    crate::target::proc_shows_this_namespace().ok()?;
+    match fastpath_os::Stat::read(pid) {
+        Err(_) => Some(Refusal::NoSuchProcess { hint: String::new() }),
+        Ok(_) if listing::list(pid).into_iter().all(|tid| listing::has_ended(pid, tid)) => Some(Refusal::Zombie),
+        Ok(_) => None,
+    }
+}
+
 /// Does `work`, and repeats it while it is refused and the process replaces its program.
 pub fn outside<T>(pid: i32, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
     let begun = Instant::now();
@@ -69,7 +79,7 @@ pub fn outside<T>(pid: i32, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
             listing::list(pid).into_iter().all(|tid| listing::has_ended(pid, tid))
         });
         match (&before, &after) {
-            _ if has_ended => return Err(super::end_of(pid).unwrap_or(refusal)),
+            _ if has_ended => return Err(end_of(pid).unwrap_or(refusal)),
             _ if is_traced_by_fastpath(&refusal) && begun.elapsed() < TRACED => {}
             (Some(_), Some(_))
                 if is_mapped_anew(&refusal)

@@ -6,22 +6,17 @@ use std::ops::Range;
 
 use super::calling_thread::with_calls;
 use super::inside::until_no_thread_is_in;
+use super::notes::{Descriptor, recorded};
 use super::refusal::Answer;
 use super::session::Session;
 use crate::abi::Call;
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
-use crate::remote::descriptors::CONTROL_AT;
 use crate::remote::{RemoteCalls, tail};
-use crate::tracee::Tracee;
 
 /// Name of the scratch memory, in /proc/PID/maps and /proc/PID/fd.
 const SCRATCH_SHOWN: &str = "/memfd:fastpath-scratch";
 const SCRATCH_BYTES: u64 = 4096;
-/// Offset in the scratch memory of the notes on sockets that were made: number and inode of each.
-const NOTES_AT: u64 = 512;
-const NOTES: usize = 4;
-
 /// Does `work` with scratch memory for what the remote calls pass by pointer. Its name identifies it if fastpath dies.
 pub fn with_scratch(calls: &mut RemoteCalls<'_>, work: impl FnOnce(&mut RemoteCalls<'_>) -> Answer<()>) -> Answer<()> {
     let scratch = map_scratch(calls)?;
@@ -59,41 +54,6 @@ fn map_scratch(calls: &mut RemoteCalls<'_>) -> Result<u64> {
     });
     calls.close(fd)?;
     mapped
-}
-
-/// A descriptor of the process, as /proc/PID/fd shows it.
-#[derive(PartialEq, Eq)]
-struct Descriptor {
-    number: u64,
-    shown: String,
-}
-
-impl Descriptor {
-    fn read(pid: i32, number: u64) -> Option<Descriptor> {
-        let shown = std::fs::read_link(format!("/proc/{pid}/fd/{number}")).ok()?;
-        let shown = shown.to_string_lossy().into_owned();
-        Some(Descriptor { number, shown })
-    }
-
-    fn is_of(&self, name: &str) -> bool {
-        self.shown.starts_with(name)
-    }
-
-    /// Returns 123 for `socket:[123]`.
-    fn socket_inode(&self) -> Option<u64> {
-        self.shown.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
-    }
-}
-
-/// Records in the scratch memory the sockets with these numbers, which have just been made.
-pub fn record(tracee: &mut Tracee, scratch: u64, numbers: [u64; 2]) -> Result<()> {
-    let mut notes = Vec::new();
-    for number in numbers {
-        let inode = Descriptor::read(tracee.process(), number).and_then(|made| made.socket_inode());
-        notes.extend(number.to_le_bytes());
-        notes.extend(inode.unwrap_or(0).to_le_bytes());
-    }
-    tracee.write(scratch + NOTES_AT, &notes)
 }
 
 /// Removes all leftovers. Returns whether there were some.
@@ -150,22 +110,4 @@ fn unmapped_scratch(pid: i32) -> Vec<Descriptor> {
         .filter_map(|entry| Descriptor::read(pid, entry.file_name().to_str()?.parse().ok()?))
         .filter(|descriptor| descriptor.is_of(SCRATCH_SHOWN))
         .collect()
-}
-
-/// Returns the descriptors whose numbers are in the scratch memory at `scratch`, and that still are what was made then.
-fn recorded(tracee: &mut Tracee, scratch: u64) -> Result<Vec<Descriptor>> {
-    let pid = tracee.process();
-    let notes = tracee.read_words(scratch + NOTES_AT, NOTES, 8)?;
-    let sockets = notes
-        .chunks_exact(2)
-        .filter_map(|note| Descriptor::read(pid, note[0]).filter(|made| made.socket_inode() == Some(note[1])));
-    // struct cmsghdr: its length, two ints, descriptors.
-    const HEADER: u64 = 16;
-    let length = tracee.read_words(scratch + CONTROL_AT, 1, 8)?[0];
-    let count = length.saturating_sub(HEADER).min(64) / 4;
-    let numbers = tracee.read_words(scratch + CONTROL_AT + HEADER, count as usize, 4)?;
-    let passed = numbers
-        .into_iter()
-        .filter_map(|number| Descriptor::read(pid, number).filter(|d| d.is_of("/memfd:fastpath-")));
-    Ok(sockets.chain(passed).collect())
 }

@@ -16,6 +16,7 @@ mod inside;
 mod leftovers;
 mod listing;
 mod mapping_at;
+mod notes;
 mod priority;
 mod refusal;
 mod regions;
@@ -42,6 +43,7 @@ use session::Session;
 use threads::{AllStopped, Stopped};
 
 pub use detach::{Detached, detach};
+pub use execs::end_of;
 pub use refusal::{Answer, Refusal, Shared};
 pub use regions::Found;
 use regions::find;
@@ -84,16 +86,6 @@ pub struct Attached {
 /// Returns the region of a process, if it has one.
 pub fn find_in(pid: i32) -> Answer<Option<Found>> {
     find(pid, &maps::read(pid)?)
-}
-
-/// Returns the refusal for a process that has ended: whatever failed failed for that.
-pub fn end_of(pid: i32) -> Option<Refusal> {
-    crate::target::proc_shows_this_namespace().ok()?;
-    match fastpath_os::Stat::read(pid) {
-        Err(_) => Some(Refusal::NoSuchProcess { hint: String::new() }),
-        Ok(_) if listing::list(pid).into_iter().all(|tid| listing::has_ended(pid, tid)) => Some(Refusal::Zombie),
-        Ok(_) => None,
-    }
 }
 
 /// Looks at a process without changing anything, and refuses one that cannot be attached.

@@ -10,11 +10,10 @@ use nix::sys::ptrace::Options;
 use super::checks;
 use super::listing;
 use super::refusal::{Answer, Refusal};
-use super::threads;
 use super::watchdog::{self, LastResort, StopTime};
 use crate::error::Error;
 use crate::remote::nap;
-use crate::tracee::{Stop, Tracee};
+use crate::tracee::{Stop, Tracee, Until};
 
 /// A process that no other tracer changes now.
 pub struct Session<'s> {
@@ -146,7 +145,7 @@ impl Session<'_> {
             match self.held.event(false) {
                 Ok(Some(Stop::Exited)) | Err(_) => return,
                 Ok(Some(stop)) => {
-                    threads::go_on(&self.held, stop, true);
+                    go_on(&self.held, stop, true);
                     has_stopped = matches!(stop, Stop::Interrupt);
                 }
                 Ok(None) => {}
@@ -157,7 +156,7 @@ impl Session<'_> {
                 Ok(None) => true,
                 Ok(Some(Stop::Exited)) | Err(_) => false,
                 Ok(Some(stop)) => {
-                    threads::go_on(tracee, stop, false);
+                    go_on(tracee, stop, false);
                     false
                 }
             });
@@ -185,8 +184,18 @@ impl Thread {
 
     /// Lets the thread go on from the stop `from`.
     pub fn go_on(&self, from: Stop) {
-        threads::go_on(&self.tracee, from, self.is_held);
+        go_on(&self.tracee, from, self.is_held);
     }
+}
+
+/// Lets a thread go on from the stop `from` as it would without a tracer. With `is_held` it stays traced.
+pub fn go_on(tracee: &Tracee, from: Stop, is_held: bool) {
+    // A thread that is gone needs nothing.
+    let _ = match from {
+        Stop::Group if is_held => tracee.listen(),
+        _ if is_held => tracee.resume(Until::Event, from.signal()),
+        _ => tracee.detach(from.signal()),
+    };
 }
 
 fn seize(pid: i32, tid: i32, stop_time: &StopTime) -> Answer<Tracee> {
@@ -213,7 +222,7 @@ fn seize(pid: i32, tid: i32, stop_time: &StopTime) -> Answer<Tracee> {
         match seized.event(false) {
             Ok(None) => nap(begun),
             Ok(Some(stop)) => {
-                threads::go_on(&seized, stop, false);
+                go_on(&seized, stop, false);
                 break;
             }
             Err(_) => break,

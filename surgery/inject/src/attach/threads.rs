@@ -11,7 +11,7 @@ use crate::abi::Registers;
 use crate::abi::host::running;
 use crate::error::{Error, Result};
 use crate::remote::nap;
-use crate::tracee::{Stop, Tracee, Until};
+use crate::tracee::{Stop, Tracee};
 
 /// Timeout for a thread that waits for a CPU on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -358,16 +358,6 @@ impl Stopped {
         self.registers.set_pc(pc);
         self.thread.tracee.set_registers(&self.registers)
     }
-}
-
-/// Lets a thread go on from the stop `from` as it would without a tracer. With `is_held` it stays traced.
-pub fn go_on(tracee: &Tracee, from: Stop, is_held: bool) {
-    // A thread that is gone needs nothing.
-    let _ = match from {
-        Stop::Group if is_held => tracee.listen(),
-        _ if is_held => tracee.resume(Until::Event, from.signal()),
-        _ => tracee.detach(from.signal()),
-    };
 }
 
 /// Refuses if a thread waits in the kernel and would not stop, before any other thread is disturbed. That thread is

@@ -5,7 +5,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction};
 use super::copy::{copied, encoded};
 use super::window::JUMP_BYTES;
 use super::{BITS, inside};
-use crate::rescue::thunk::{Change, Place, Thunk};
+use crate::rescue::change::{Change, Place, Thunk};
 use crate::rescue::window::Jump;
 
 pub(crate) struct Builder<'w> {

@@ -5,10 +5,10 @@
 //! rcx. A thunk uses no stack.
 
 use super::builder::Builder;
-use crate::rescue::thunk::{Change, Place, Routine, Thunk};
+use crate::rescue::change::{Change, Place, Routine, Thunk};
 use crate::rescue::window::{Jump, Kind};
 
-/// Returns the thunk for a window: see [`crate::rescue::thunk::thunk`].
+/// Returns the thunk for a window: see [`crate::rescue::change::thunk`].
 pub(crate) fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
     let builder = Builder::new(place);
     match builder.place.window.kind {
@@ -19,7 +19,7 @@ pub(crate) fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>
     }
 }
 
-/// Returns the thunk for a window: see [`crate::rescue::thunk::to_entry`].
+/// Returns the thunk for a window: see [`crate::rescue::change::to_entry`].
 pub(crate) fn to_entry(place: Place<'_>, entry: u64) -> Option<Thunk> {
     let builder = Builder::new(place);
     match builder.place.window.kind {
@@ -29,7 +29,7 @@ pub(crate) fn to_entry(place: Place<'_>, entry: u64) -> Option<Thunk> {
     }
 }
 
-/// Returns the thunk for a window before a call: see [`crate::rescue::thunk::with_code`].
+/// Returns the thunk for a window before a call: see [`crate::rescue::change::with_code`].
 pub(crate) fn with_code(place: Place<'_>, code: &[u8]) -> Option<Thunk> {
     let mut builder = Builder::new(place);
     let moved = builder.copy(0)?;
