@@ -1,10 +1,8 @@
 //! `fastpath doctor`: why clocks are slow here, or are not, and how to fix that.
 
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use fastpath_doctor::facts::Reads;
 use fastpath_doctor::{DoctorOptions, DoctorReport, Finding, Line, Mark, Proof, Severity, Unseen, Verdict};
 
 use crate::args;
@@ -63,18 +61,10 @@ pub fn run(options: &args::Doctor) -> i32 {
 
 /// Examines this host, and a process.
 fn examine(process: Option<i32>, sampled: Duration) -> Result<DoctorReport, String> {
-    let pid = process.map(i32::cast_unsigned);
-    let sampling = pid.map(|pid| std::thread::Builder::new().spawn(move || sample(pid, sampled)));
-    let report = fastpath_doctor::examine(&DoctorOptions {
-        root: Path::new("/"),
-        pid,
-    })?;
-    Ok(match sampling {
-        Some(begun) => report.with_reads(begun.and_then(|thread| {
-            let failed = |_| Err(io::Error::other("the thread that samples has failed"));
-            thread.join().unwrap_or_else(failed)
-        })),
-        None => report,
+    fastpath_doctor::examine(&DoctorOptions {
+        pid: process.map(i32::cast_unsigned),
+        sampled,
+        ..DoctorOptions::host()
     })
 }
 
@@ -152,19 +142,6 @@ fn texts(reports: &[DoctorReport], with_evidence: bool) -> String {
         }
     };
     groups.iter().map(of_group).collect::<Vec<_>>().join("\n")
-}
-
-/// Samples the clock reads of a process. A seccomp filter might kill this process for that.
-fn sample(pid: u32, duration: Duration) -> io::Result<Reads> {
-    let mode = fastpath_os::Status::read("self")
-        .ok()
-        .and_then(|status| status.number("Seccomp"));
-    match mode {
-        Some(0) => fastpath_tools::trace::reads(pid, duration),
-        _ => Err(io::Error::other(
-            "not tried: this process may be under a seccomp filter",
-        )),
-    }
 }
 
 /// Explains a long wait, if a thread may be started.

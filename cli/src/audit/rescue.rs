@@ -1,26 +1,17 @@
 //! `fastpath audit --rescue`: which system calls `--rescue` would redirect, and why not the others.
 
-use std::collections::HashMap;
-use std::os::fd::AsFd;
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use fastpath_code::rescue::Site;
 use fastpath_code::rescue::window::Kind;
-use fastpath_code::rescue::{Calls, Site, analyse};
-use fastpath_os::foreign::{self, Reader};
 use fastpath_os::printable;
-use fastpath_tools::audit::{AuditOptions, By, Finding, Progress, Rule};
+use fastpath_tools::audit::{AuditOptions, By, Finding, Progress};
 
 use crate::document;
 use crate::exit;
 use crate::output;
 use crate::progress;
-
-/// Size in bytes above which `--rescue` does not examine a file.
-const MOST_FILE_BYTES: u64 = 512 << 20;
-/// Time for which a file is read: its server may not answer.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What is printed with `--json`.
 #[derive(serde::Serialize, schemars::JsonSchema)]
@@ -71,32 +62,6 @@ impl From<Site> for OneSite {
     }
 }
 
-/// Most files whose sites are counted for a plain audit.
-const MOST_COUNTED_FILES: usize = 1000;
-
-/// Counts the sites of each finding that `--rescue` redirects.
-pub fn count(findings: &mut [Finding]) {
-    let mut files: HashMap<String, Vec<Site>> = HashMap::new();
-    let has_calls = |finding: &&mut Finding| finding.site_count > 0 && !finding.rule.is_about_counter();
-    for finding in findings.iter_mut().filter(has_calls) {
-        if files.len() == MOST_COUNTED_FILES && !files.contains_key(&finding.path) {
-            return;
-        }
-        let by = match finding.rule {
-            Rule::Vsyscall => By::Vsyscall,
-            _ => By::SystemCall,
-        };
-        let path = finding.path.clone();
-        // A file that cannot be examined has none.
-        let sites = files
-            .entry(path)
-            .or_insert_with_key(|path| sites_of(path).unwrap_or_default());
-        let reads_a_clock = |calls: Calls| matches!(calls, Calls::One(call) if call.reads_a_clock());
-        let is_proven = |site: &&Site| site.by == by && reads_a_clock(site.calls) && site.window.is_ok();
-        finding.rescuable = Some(sites.iter().filter(is_proven).count()).filter(|proven| *proven > 0);
-    }
-}
-
 /// Returns the sentence that names `--rescue` as the remedy, if it is one.
 pub fn remedy(finding: &Finding) -> Option<String> {
     let proven = finding.rescuable?;
@@ -110,9 +75,9 @@ pub fn remedy(finding: &Finding) -> Option<String> {
 
 /// Runs the dry run; returns its exit status.
 pub fn run(paths: &[std::path::PathBuf], json: bool) -> i32 {
-    let examined = AtomicUsize::new(0);
-    let so_far = || format!("{} files", examined.load(Ordering::Relaxed));
-    let (report, missing) = progress::watched(Duration::from_millis(100), so_far, || gather(paths, &examined));
+    let progress = Progress::default();
+    let so_far = || format!("{} files", progress.files.load(Ordering::Relaxed));
+    let (report, missing) = progress::watched(Duration::from_millis(100), so_far, || gather(paths, &progress));
     for missing in &missing {
         output::note(format_args!("{}: {}", printable(&missing.path), missing.why));
     }
@@ -134,15 +99,13 @@ pub fn run(paths: &[std::path::PathBuf], json: bool) -> i32 {
     }
 }
 
-fn gather(
-    paths: &[std::path::PathBuf],
-    examined: &AtomicUsize,
-) -> (RescueReport, Vec<fastpath_tools::audit::Unjudged>) {
+fn gather(paths: &[std::path::PathBuf], progress: &Progress) -> (RescueReport, Vec<fastpath_tools::audit::Unjudged>) {
     let options = AuditOptions {
         with_programs: true,
+        with_sites: true,
         ..AuditOptions::default()
     };
-    let audited = fastpath_tools::audit::audit(paths, &options, &Progress::default());
+    let audited = fastpath_tools::audit::audit(paths, &options, progress);
     let mut report = RescueReport {
         files: Vec::new(),
         proven: 0,
@@ -150,8 +113,8 @@ fn gather(
         unjudged: audited.unjudged,
     };
     for program in audited.programs {
-        examined.fetch_add(1, Ordering::Relaxed);
-        match sites_of(&program.path) {
+        let in_archive = || Err("--rescue examines no files in archives".to_owned());
+        match program.sites.unwrap_or_else(in_archive) {
             Ok(sites) if sites.is_empty() => {}
             Ok(sites) => {
                 let proven = sites.iter().filter(|site| site.window.is_ok()).count();
@@ -169,13 +132,6 @@ fn gather(
         }
     }
     (report, audited.missing)
-}
-
-fn sites_of(path: &str) -> Result<Vec<Site>, String> {
-    let file = foreign::handle(Path::new(path)).map_err(|_| "--rescue examines no files in archives")?;
-    let bytes = Reader::open(file.as_fd(), MOST_FILE_BYTES, TIMEOUT).and_then(|mut file| file.contents());
-    let bytes = bytes.map_err(|e| format!("it cannot be read: {e}"))?;
-    analyse(&bytes).map(|analysis| analysis.sites)
 }
 
 fn text(report: &RescueReport) -> String {

@@ -54,8 +54,8 @@ impl Looks {
     /// Looks once more, and returns all that is known.
     pub fn look(&mut self) -> Vec<Family> {
         let begun = Instant::now();
-        self.examine();
         let probe = Probe::run();
+        self.examine(&probe);
         self.measure_costs(&probe);
         self.looks += 1;
         let served = fastpath_doctor::served(File::new("/"));
@@ -74,13 +74,13 @@ impl Looks {
         families
     }
 
-    fn examine(&mut self) {
+    fn examine(&mut self, probe: &Probe) {
         if self.doctor.as_ref().is_some_and(|(when, _)| when.elapsed() < DOCTOR) {
             return;
         }
         let report = fastpath_doctor::examine(&DoctorOptions {
-            root: File::new("/"),
-            pid: None,
+            probe: Some(probe),
+            ..DoctorOptions::host()
         });
         self.doctor = report.ok().map(|report| (Instant::now(), report));
     }

@@ -1,6 +1,5 @@
 //! Measures this host.
 
-use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fastpath_doctor::DoctorOptions;
@@ -23,21 +22,14 @@ pub fn this_host(trace_for: Duration) -> Result<Host, String> {
     let mut missing = Vec::new();
     let mut or_missing = |what: Part, why: String| missing.push(Missing { what, why });
     output::progress("examining this host");
-    // First: it makes the counter readable for this process if it is not.
+    let probe = Probe::run();
+    // One measurement is shown, not two that differ a little.
     let examined = fastpath_doctor::examine(&DoctorOptions {
-        root: Path::new("/"),
-        pid: None,
+        probe: Some(&probe),
+        ..DoctorOptions::host()
     });
-    let mut probe = Probe::run();
     let doctor = match examined {
-        Ok(report) => {
-            let doctor = as_data::<_, data::Doctor>(&report)?;
-            // One measurement is shown, not two that differ a little.
-            probe.clocks = report.facts.clocks;
-            probe.functions = report.facts.functions;
-            probe.vsyscall = report.facts.vsyscall;
-            Some(doctor)
-        }
+        Ok(report) => Some(as_data::<_, data::Doctor>(&report)?),
         Err(why) => {
             or_missing(Part::Doctor, why);
             None

@@ -2,7 +2,7 @@
 
 use super::facts::{Counter, Facts, Kernel, KernelLog, Machine, Stated, StatedBy};
 use super::root::Root;
-use super::{DoctorOptions, arch, counter_reads, host, kernel_log, process, rate};
+use super::{DoctorOptions, arch, counter_reads, host, kernel_log, process, rate, sampling};
 use fastpath_evidence::{Drift, Evidence, Timeouts, Warp};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
@@ -32,6 +32,7 @@ const READS: Limit = Limit {
 };
 
 pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, String> {
+    let sampling = options.pid.and_then(|pid| sampling::begin(pid, options.sampled));
     // The process comes first, because it may not exist.
     let asked = options.pid.map(|pid| process::look_aside(root, pid)).transpose()?;
     let here = process::look(root, "self").unwrap_or_else(|why| {
@@ -43,7 +44,7 @@ pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, Stri
         );
         process::unseen_self()
     });
-    let probe = Probe::run();
+    let probe = options.probe.cloned().unwrap_or_else(Probe::run);
     let started = Instant::now();
     let rate_start = may_measure_rate(&probe).then(rate::Start::now).flatten();
 
@@ -110,6 +111,9 @@ pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, Stri
         fastpath_evidence::pause(RATE_BASE.saturating_sub(started.elapsed()));
         start.rate()
     });
+    if let (Some(sampling), Some(process)) = (sampling, &mut facts.process) {
+        sampling::end(sampling, root, process);
+    }
     Ok(facts)
 }
 
@@ -182,7 +186,12 @@ mod tests {
     use std::path::Path;
 
     fn report(root: &Path, pid: Option<u32>) -> DoctorReport {
-        examine(&DoctorOptions { root, pid }).unwrap()
+        let options = DoctorOptions {
+            root,
+            pid,
+            ..DoctorOptions::host()
+        };
+        examine(&options).unwrap()
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod remedies;
 mod root;
 #[cfg(test)]
 mod samples;
+mod sampling;
 mod served;
 #[cfg(test)]
 #[path = "../../../tests/skip.rs"]
@@ -40,11 +41,11 @@ pub use root::Unseen;
 pub use served::{Served, ServedPage, served};
 
 use fastpath_evidence::{Distrust, Trust};
-use fastpath_measure::counter;
+use fastpath_measure::{Probe, counter};
 use root::Root;
 use serde::Serialize;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Options of an examination.
 pub struct DoctorOptions<'a> {
@@ -52,6 +53,22 @@ pub struct DoctorOptions<'a> {
     pub root: &'a Path,
     /// A process to examine in addition to the host.
     pub pid: Option<u32>,
+    /// Time for which that process's CPU time is sampled.
+    pub sampled: Duration,
+    /// A probe of this process, if the caller has made one.
+    pub probe: Option<&'a Probe>,
+}
+
+impl DoctorOptions<'_> {
+    /// Returns the options for this host alone.
+    pub fn host() -> Self {
+        DoctorOptions {
+            root: Path::new("/"),
+            pid: None,
+            sampled: Duration::ZERO,
+            probe: None,
+        }
+    }
 }
 
 /// Verdict of `fastpath run` on the counter, from the evidence among the facts.
@@ -144,36 +161,6 @@ impl DoctorReport {
         DoctorReport {
             elapsed_ms: self.elapsed_ms,
             ..DoctorReport::from_facts(self.facts.clone().without_names(), self.unseen.clone())
-        }
-    }
-
-    /// Adds samples of the process's clock reads, or the reason why there are none, and derives the report anew.
-    pub fn with_reads(self, reads: Result<facts::Reads, std::io::Error>) -> DoctorReport {
-        let DoctorReport {
-            mut facts,
-            mut unseen,
-            elapsed_ms,
-            ..
-        } = self;
-        let Some(process) = &mut facts.process else {
-            return DoctorReport::from_facts(facts, unseen);
-        };
-        match reads {
-            Ok(reads) => {
-                counter_reads::count(&mut process.counter_reads, &reads.addresses);
-                process.reads = Some(reads);
-            }
-            Err(error) => unseen.push(Unseen {
-                what: "how much of its CPU time the process spends in clock reads".to_owned(),
-                source: "perf_event_open".to_owned(),
-                why: root::plain(&error.to_string()),
-                remedy: "run doctor as root, or set kernel.perf_event_paranoid to 2 and run it as the process's user"
-                    .to_owned(),
-            }),
-        }
-        DoctorReport {
-            elapsed_ms,
-            ..DoctorReport::from_facts(facts, unseen)
         }
     }
 }

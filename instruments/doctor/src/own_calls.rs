@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use fastpath_code::rescue::Analysis;
 use fastpath_os::{Mapping, foreign};
 use fastpath_tools::audit::{OnDisk, Rule};
 
@@ -64,18 +65,19 @@ fn of_file(
     if *searched > SEARCHED {
         return Err(format!("the process's files have more than {} MiB", SEARCHED >> 20));
     }
-    let Some(judged) =
-        fastpath_tools::audit::judge(&OnDisk::new(file.try_clone().map_err(|e| e.to_string())?, length))?
-    else {
+    let bytes = OnDisk::new(file, length);
+    let Some(judged) = fastpath_tools::audit::judge(&bytes)? else {
         return Ok((Vec::new(), None));
     };
     let reads = counter_reads::of_file(&judged, mapping, maps, is_program);
     let counts = |rule: Rule| matches!(rule, Rule::OwnSystemCall | Rule::Vsyscall | Rule::Libc);
-    let findings = judged.findings.into_iter().filter(|found| counts(found.rule));
-    let findings: Vec<_> = findings.collect();
+    let findings: Vec<_> = judged.findings.iter().filter(|found| counts(found.rule)).collect();
     let rescue = match findings.is_empty() {
         true => None,
-        false => Rescue::analyse(root, directory, mapping, maps, &file, length),
+        false => judged
+            .analyse(&bytes)
+            .ok()
+            .and_then(|analysis| Rescue::count(root, directory, mapping, maps, &analysis)),
     };
     let calls = findings
         .into_iter()
@@ -106,18 +108,8 @@ struct Rescue {
 }
 
 impl Rescue {
-    /// Returns `None` if the file cannot be examined.
-    fn analyse(
-        root: &Root,
-        directory: &str,
-        mapping: &Mapping,
-        maps: &[Mapping],
-        file: &File,
-        length: u64,
-    ) -> Option<Rescue> {
-        let mut bytes = vec![0; usize::try_from(length).ok()?];
-        file.read_exact_at(&mut bytes, 0).ok()?;
-        let analysis = fastpath_code::rescue::analyse(&bytes).ok()?;
+    /// Returns `None` if the file is not mapped.
+    fn count(root: &Root, directory: &str, mapping: &Mapping, maps: &[Mapping], analysis: &Analysis) -> Option<Rescue> {
         let with_number = analysis
             .sites
             .iter()

@@ -1,14 +1,14 @@
 //! The quick measurement by which `run` decides which clocks to serve.
 
 use crate::clocks::Clock;
-use crate::cost::{Effort, ticks_per_call, ticks_per_call_at_a_glance};
+use crate::cost::{Cost, Effort, ticks_per_read, until_settled};
 use crate::functions::{Call, Functions};
 use crate::stats::tenths;
 use crate::timer::Timer;
-use crate::verdict::costs_too_much;
-use crate::{counter, host, path};
+use crate::{host, path};
 use serde::Serialize;
 use std::cell::LazyCell;
+use std::time::Duration;
 
 /// One clock's present path, as far as a quick measurement shows it.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -34,64 +34,66 @@ pub enum Assume {
     NoVdso,
 }
 
-/// Number of measurements of a clock that seems slow: a busy neighbour makes a fast path look slow, but never a slow
-/// one fast.
-const ATTEMPTS: u32 = 4;
+/// Further measurements of a clock that seems slow: a busy neighbour makes a fast path look slow, but never a slow one
+/// fast.
+const ATTEMPTS: [Duration; 4] = [Duration::ZERO; 4];
 
 /// Part by which a path must be faster or slower than the limit to be judged at a glance. A slow path would look fast if
 /// an interrupt tripled the cost of two batches of three.
 const MARGIN: f64 = 1.5;
-/// Glances after which a path is slow: one of 30,000 took a fast path for a slow one, beside 12 busy processes on 2 CPUs.
-const GLANCES: u32 = 2;
+/// A path is slow after the second glance: one of 30,000 took a fast path for a slow one, beside 12 busy processes on 2
+/// CPUs.
+const SECOND_GLANCE: [Duration; 1] = [Duration::ZERO];
 
 /// Measures the clocks that fastpath can serve. Takes 0.1 ms on a healthy host, and 0.9 ms where reads take a
 /// microsecond; a path that is neither certainly fast nor certainly slow is measured for a quarter of a millisecond more.
 pub fn measure_for_auto(assume: Assume) -> Vec<PresentPath> {
     let timer = Timer::start();
-    let (libc, raw) = (Functions::libc(), Functions::syscalls());
     let syscall_works = works_here();
     // Costs microseconds, and is needed only where a clock is not certainly fast.
-    let counter_at_first = LazyCell::new(|| counter::ticks_per_read(&timer, Effort::QUICK).unwrap_or(f64::INFINITY));
+    let counter = LazyCell::new(|| ticks_per_read(&timer, Effort::QUICK));
     // Costs stay in ticks, because only their ratios are judged.
-    let look = |clock: Clock| {
-        let repeat = |from: Functions| move |n| from.repeat(Call::ClockGettime(clock), n);
-        let cost = |from| ticks_per_call(&timer, Effort::QUICK, repeat(from));
+    let look = |clock: Clock| -> Option<(Cost, bool)> {
+        let call = Call::ClockGettime(clock);
         if !syscall_works(clock) {
-            return (clock, None, false);
+            return None;
         }
-        let (mut by_libc, mut by_syscall) = (f64::INFINITY, f64::INFINITY);
-        for _ in 0..GLANCES {
-            by_libc = by_libc.min(ticks_per_call_at_a_glance(&timer, repeat(libc)));
-            by_syscall = by_syscall.min(ticks_per_call_at_a_glance(&timer, repeat(raw)));
-            if assume == Assume::NoVdso || !is_slow(by_libc * MARGIN, by_syscall, 0.0) {
-                return (clock, Some((by_libc, by_syscall)), assume == Assume::NoVdso);
-            }
+        let mut cost = Cost::at_a_glance(&timer, call);
+        if assume == Assume::NoVdso {
+            return Some((cost, true));
         }
-        if is_slow(by_libc / MARGIN, by_syscall, *counter_at_first) {
-            return (clock, Some((by_libc, by_syscall)), true);
+        let is_surely_fast = |cost: &Cost| !cost.times(MARGIN).is_too_much();
+        until_settled(
+            std::slice::from_mut(&mut cost),
+            &SECOND_GLANCE,
+            |cost, _| is_surely_fast(cost),
+            |cost| *cost = cost.least(Cost::at_a_glance(&timer, call)),
+        );
+        if is_surely_fast(&cost) {
+            return Some((cost, false));
         }
-        let mut counter = f64::INFINITY;
-        for _ in 0..ATTEMPTS {
-            by_libc = by_libc.min(cost(libc));
-            by_syscall = by_syscall.min(cost(raw));
-            counter = counter.min(counter::ticks_per_read(&timer, Effort::QUICK).unwrap_or(f64::INFINITY));
-            if !is_slow(by_libc, by_syscall, counter) {
-                break;
-            }
+        let with_counter = Cost {
+            counter: *counter,
+            ..cost
+        };
+        if with_counter.times(1.0 / MARGIN).is_too_much() {
+            return Some((cost, true));
         }
-        (
-            clock,
-            Some((by_libc, by_syscall)),
-            is_slow(by_libc, by_syscall, counter),
-        )
+        until_settled(
+            std::slice::from_mut(&mut cost),
+            &ATTEMPTS,
+            |cost, count| count > 0 && !cost.is_too_much(),
+            |cost| *cost = cost.least(Cost::measure(&timer, Effort::QUICK, call, true)),
+        );
+        Some((cost, cost.is_too_much()))
     };
-    let looks: Vec<_> = Clock::SERVED.iter().map(|clock| look(*clock)).collect();
+    let looks: Vec<_> = Clock::SERVED.iter().map(|clock| (*clock, look(*clock))).collect();
     let ns_per_tick = timer.ns_per_tick();
-    let present = |(clock, ticks, is_slow): (Clock, Option<(f64, f64)>, bool)| PresentPath {
+    let present = |(clock, seen): (Clock, Option<(Cost, bool)>)| PresentPath {
         clock,
-        ns: ticks.map(|(libc, _)| tenths(libc * ns_per_tick)),
-        syscall_ns: ticks.map(|(_, syscall)| tenths(syscall * ns_per_tick)),
-        is_slow,
+        ns: seen.map(|(cost, _)| tenths(cost.in_ns(ns_per_tick).call)),
+        syscall_ns: seen.and_then(|(cost, _)| cost.in_ns(ns_per_tick).syscall).map(tenths),
+        is_slow: seen.is_some_and(|(_, is_slow)| is_slow),
     };
     looks.into_iter().map(present).collect()
 }
@@ -112,16 +114,12 @@ fn works_here() -> impl Fn(Clock) -> bool {
     }
 }
 
-fn is_slow(libc: f64, syscall: f64, counter: f64) -> bool {
-    costs_too_much(libc, Some(syscall), counter.is_finite().then_some(counter))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::probe::Probe;
     use crate::verdict::CallVerdict;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     #[test]
     fn the_quick_look_agrees_with_the_probe() {

@@ -67,6 +67,11 @@ impl Evidence {
         self.raw_errno == Some(0)
     }
 
+    /// Returns whether the call by libc can be made in this process: a filter may kill it for the system call.
+    pub fn is_callable(&self) -> bool {
+        !self.is_unsupported() && (self.syscall_works() || matches!(self.enters_kernel(), Ok((false, _))))
+    }
+
     /// Returns whether the calls entered the kernel, and a remark if they did not all take the same path.
     pub fn enters_kernel(&self) -> Result<(bool, Option<String>), String> {
         let syscalls = self.syscalls.clone()?;

@@ -1,7 +1,7 @@
 //! Determines the path that every clock takes here, and the cost of a call.
 
 use crate::clocks::Clock;
-use crate::cost::{Effort, ticks_per_call};
+use crate::cost::{Cost, Effort, least, until_settled};
 use crate::functions::{Call, Functions};
 use crate::host::Host;
 use crate::path::{self, Evidence, Path};
@@ -9,10 +9,11 @@ use crate::stats::tenths;
 use crate::timer::Timer;
 use crate::vdso::Vdso;
 use crate::verdict::{CallVerdict, judge};
-use crate::{counter, vsyscall};
+use crate::vsyscall;
 use fastpath_isa::Isa;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::time::Duration;
 
 /// Pauses before a call that seems to cost too much is measured again. A call that is always slow takes a quarter of a
@@ -94,34 +95,37 @@ impl Probe {
             .map(|clock| Call::ClockGettime(*clock))
             .chain(functions)
             .collect();
-        let evidence = path::establish(&calls);
-        let mut costs: Vec<Cost> = calls
-            .iter()
-            .zip(&evidence)
-            .map(|(call, known)| Cost::measure(&timer, *call, known))
-            .collect();
-        let mut counter_ticks = counter::ticks_per_read(&timer, Effort::PROBE);
-        for pause in PAUSES {
-            let is_doubtful =
-                |at: &usize| costs[*at].is_doubtful(calls[*at], &evidence[*at], counter_ticks, vdso.as_ref());
-            let doubtful: Vec<usize> = (0..calls.len()).filter(is_doubtful).collect();
-            if doubtful.is_empty() {
-                break;
-            }
-            fastpath_evidence::pause(pause);
-            for at in doubtful {
-                costs[at] = costs[at].least(Cost::measure(&timer, calls[at], &evidence[at]));
-            }
-            counter_ticks = least(counter_ticks, counter::ticks_per_read(&timer, Effort::PROBE));
+        let measure = |call, known: &Evidence| {
+            known
+                .is_callable()
+                .then(|| Cost::measure(&timer, Effort::PROBE, call, known.syscall_works()))
+        };
+        let mut looks: Vec<Look> = Vec::new();
+        for (call, evidence) in calls.iter().zip(path::establish(&calls)) {
+            let cost = measure(*call, &evidence);
+            looks.push(Look::new(*call, &evidence, cost, vdso.as_ref()));
         }
+        let counter_of = |looks: &[Look]| looks.iter().filter_map(|look| look.cost?.counter).reduce(f64::min);
+        let counter = Cell::new(counter_of(&looks));
+        until_settled(
+            &mut looks,
+            &PAUSES,
+            |look, _| !look.is_doubtful(counter.get()),
+            |look| {
+                let again = Cost::measure(&timer, Effort::PROBE, look.call, look.syscall_works);
+                counter.set(least(counter.get(), again.counter));
+                look.cost = look.cost.map(|before| before.least(again));
+            },
+        );
         let vsyscall = Isa::HOST.is_x86().then(|| vsyscall::cost(&timer));
 
         let ns_per_tick = timer.ns_per_tick();
-        let counter_ns = counter_ticks.map(|ticks| ticks * ns_per_tick);
+        let counter_ns = counter.get().map(|ticks| ticks * ns_per_tick);
         let mut clocks = Vec::new();
         let mut functions = Vec::new();
-        for ((call, evidence), cost) in calls.into_iter().zip(evidence).zip(costs) {
-            let measured = Measured::new(call, &evidence, cost.in_ns(ns_per_tick), counter_ns, vdso.as_ref());
+        for look in looks {
+            let call = look.call;
+            let measured = look.measured(ns_per_tick, counter_ns);
             match call {
                 Call::ClockGettime(clock) => clocks.push(ClockReport {
                     clock,
@@ -159,63 +163,47 @@ impl Probe {
     }
 }
 
-fn least(a: Option<f64>, b: Option<f64>) -> Option<f64> {
-    a.zip(b).map(|(a, b)| a.min(b)).or(a).or(b)
+/// One call so far.
+struct Look {
+    call: Call,
+    path: Path,
+    why: Option<String>,
+    syscall_works: bool,
+    /// `None` if it cannot be called here. A call for which a filter kills the process was identified in a child.
+    cost: Option<Cost>,
 }
 
-/// Cost of a call, in ticks or in nanoseconds.
-#[derive(Clone, Copy)]
-struct Cost {
-    libc: Option<f64>,
-    syscall: Option<f64>,
-}
-
-impl Cost {
-    fn measure(timer: &Timer, call: Call, evidence: &Evidence) -> Cost {
-        // A call for which a filter kills the process was identified in a child; it is not made here.
-        let (libc, raw) = (Functions::libc(), Functions::syscalls());
-        let enters_kernel = !matches!(evidence.enters_kernel(), Ok((false, _)));
-        let libc_is_safe = !evidence.is_unsupported() && (evidence.syscall_works() || !enters_kernel);
-        let cost = |functions: Functions| ticks_per_call(timer, Effort::PROBE, |calls| functions.repeat(call, calls));
-        Cost {
-            libc: libc_is_safe.then(|| cost(libc)),
-            syscall: evidence.syscall_works().then(|| cost(raw)),
-        }
-    }
-
-    /// Returns whether the call stays in the process and seems to cost too much. Other programs on a busy machine evict
-    /// it from the caches, so one measurement does not decide.
-    fn is_doubtful(self, call: Call, evidence: &Evidence, counter: Option<f64>, vdso: Option<&Vdso>) -> bool {
-        let (path, _) = path_of(call, evidence, vdso);
-        let is_in_process = matches!(path, Path::Vdso | Path::Fastpath);
-        is_in_process && judge(call, path, self.libc, self.syscall, counter) == CallVerdict::Slow
-    }
-
-    fn least(self, other: Cost) -> Cost {
-        Cost {
-            libc: least(self.libc, other.libc),
-            syscall: least(self.syscall, other.syscall),
-        }
-    }
-
-    fn in_ns(self, ns_per_tick: f64) -> Cost {
-        let ns = |ticks: Option<f64>| ticks.map(|ticks| ticks * ns_per_tick);
-        Cost {
-            libc: ns(self.libc),
-            syscall: ns(self.syscall),
-        }
-    }
-}
-
-impl Measured {
-    fn new(call: Call, evidence: &Evidence, cost: Cost, counter_ns: Option<f64>, vdso: Option<&Vdso>) -> Measured {
+impl Look {
+    fn new(call: Call, evidence: &Evidence, cost: Option<Cost>, vdso: Option<&Vdso>) -> Look {
         let (path, why) = path_of(call, evidence, vdso);
-        Measured {
+        Look {
+            call,
             path,
-            ns: cost.libc.map(tenths),
-            syscall_ns: cost.syscall.map(tenths),
-            verdict: judge(call, path, cost.libc, cost.syscall, counter_ns),
             why,
+            syscall_works: evidence.syscall_works(),
+            cost,
+        }
+    }
+
+    fn verdict(&self, cost: Option<Cost>, counter: Option<f64>) -> CallVerdict {
+        let (ns, syscall_ns) = (cost.map(|cost| cost.call), cost.and_then(|cost| cost.syscall));
+        judge(self.call, self.path, ns, syscall_ns, counter)
+    }
+
+    /// Returns whether the call stays in the process and seems to cost too much.
+    fn is_doubtful(&self, counter: Option<f64>) -> bool {
+        let is_in_process = matches!(self.path, Path::Vdso | Path::Fastpath);
+        is_in_process && self.verdict(self.cost, counter) == CallVerdict::Slow
+    }
+
+    fn measured(self, ns_per_tick: f64, counter_ns: Option<f64>) -> Measured {
+        let cost = self.cost.map(|cost| cost.in_ns(ns_per_tick));
+        Measured {
+            path: self.path,
+            ns: cost.map(|cost| tenths(cost.call)),
+            syscall_ns: cost.and_then(|cost| cost.syscall).map(tenths),
+            verdict: self.verdict(cost, counter_ns),
+            why: self.why,
         }
     }
 }
@@ -281,40 +269,27 @@ mod tests {
         assert_eq!(probe.slow().contains(&"MONOTONIC"), slow);
     }
 
+    fn look(syscalls: u64, libc: f64, vdso: Option<&Vdso>) -> Look {
+        let call = Call::ClockGettime(Clock::MONOTONIC);
+        let cost = Cost::sample(libc, 14.0, Some(136.96));
+        Look::new(call, &evidence(Ok(syscalls)), Some(cost), vdso)
+    }
+
     #[test]
     fn a_vdso_that_seems_expensive_is_measured_again_and_a_system_call_is_not() {
-        let cost = |libc: f64| Cost {
-            libc: Some(libc),
-            syscall: Some(140.0),
-        };
-        let clock = Call::ClockGettime(Clock::MONOTONIC);
         let vdso = Vdso::of_auxv();
-        let is_doubtful =
-            |libc: f64, syscalls| cost(libc).is_doubtful(clock, &evidence(Ok(syscalls)), Some(15.0), vdso.as_ref());
+        let is_doubtful = |libc, syscalls| look(syscalls, libc, vdso.as_ref()).is_doubtful(Some(15.0));
         assert_eq!(is_doubtful(90.0, 0), vdso.is_some());
         assert!(!is_doubtful(20.0, 0));
         assert!(!is_doubtful(140.0, 32));
-        let least = cost(90.0).least(cost(20.0));
-        assert_eq!((least.libc, least.syscall), (Some(20.0), Some(140.0)));
     }
 
     #[test]
     fn the_json_of_a_clock_has_exactly_these_fields() {
-        let cost = Cost {
-            libc: Some(18.94),
-            syscall: Some(136.96),
-        };
-        let measured = Measured::new(
-            Call::ClockGettime(Clock::MONOTONIC),
-            &evidence(Ok(32)),
-            cost,
-            Some(14.0),
-            None,
-        );
         let report = ClockReport {
             clock: Clock::MONOTONIC,
             id: 1,
-            measured,
+            measured: look(32, 18.94, None).measured(1.0, Some(14.0)),
         };
         let wanted = r#"{"clock":"MONOTONIC","id":1,"path":"syscall","ns":18.9,"syscall_ns":137.0,"verdict":"slow"}"#;
         assert_eq!(serde_json::to_string(&report).unwrap(), wanted);

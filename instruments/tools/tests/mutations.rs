@@ -16,6 +16,7 @@ fn options() -> AuditOptions {
             ..Limits::default()
         },
         with_programs: true,
+        with_sites: false,
     }
 }
 

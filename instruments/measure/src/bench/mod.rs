@@ -6,12 +6,12 @@ mod subject;
 pub use row::{Ratios, Row};
 
 use crate::clocks::Clock;
-use crate::cost::Effort;
+use crate::cost::{self, Effort};
 use crate::functions::{Call, Functions};
 use crate::host::Host;
+use crate::path;
 use crate::timer::Timer;
 use crate::vdso::Vdso;
-use crate::{counter, path};
 use serde::Serialize;
 
 /// The extent of a measurement.
@@ -90,7 +90,7 @@ pub fn run(ours: Option<&Functions>, options: &BenchOptions, progress: &mut dyn 
             )
         })
         .collect();
-    let counter_ticks = counter::ticks_per_read(&timer, Effort::PROBE);
+    let counter_ticks = cost::ticks_per_read(&timer, Effort::PROBE);
     let ns_per_tick = timer.ns_per_tick();
     let host = Host::look(
         counter_ticks.map(|ticks| ticks * ns_per_tick),

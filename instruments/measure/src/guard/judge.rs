@@ -2,12 +2,11 @@
 
 use super::Backward;
 use super::baseline::Baseline;
-use super::cost::Cost;
 use super::route::Route;
 use crate::clocks::{Clock, Kind};
+use crate::cost::Cost;
 use crate::functions::Call;
 use crate::path::Path;
-use crate::verdict::costs_too_much;
 
 /// The limits: cost and path of a clock read, and the change since the baseline.
 pub(super) struct Limits<'a> {
@@ -17,7 +16,7 @@ pub(super) struct Limits<'a> {
     pub tolerance: f64,
 }
 
-/// The findings about one call; costs are in nanoseconds.
+/// The findings about one call; costs are in nanoseconds, and scaled.
 pub(super) struct Seen<'a> {
     pub clock: Clock,
     pub route: &'a Route,
@@ -80,18 +79,16 @@ fn clock_read(limits: &Limits, seen: &Seen, cost: Cost) -> Result<(), Complaint>
             cost.call,
             word(path),
             limits.max_ns,
-            cost.to_counter
+            cost.to_counter.unwrap_or_default()
         )));
     }
-    // In units of the system call and of the counter, as they were measured beside it.
-    let in_system_calls = cost.to_syscall.map(|ratio| cost.to_counter / ratio);
     let is_vdso = matches!(path, Path::Vdso | Path::Fastpath) && seen.clock.kind() == Kind::Counter;
-    if is_vdso && costs_too_much(cost.to_counter, in_system_calls, Some(1.0)) {
+    if is_vdso && cost.is_too_much() {
         return Err(Broken(format!(
             "{call} costs {:.1} ns by {}: {:.1} counter reads, {:.2} system calls",
             cost.call,
             word(path),
-            cost.to_counter,
+            cost.to_counter.unwrap_or_default(),
             cost.to_syscall.unwrap_or_default()
         )));
     }
@@ -112,11 +109,12 @@ fn against(baseline: &Baseline, tolerance: f64, seen: &Seen, cost: Cost) -> Resu
             before.path
         )));
     }
-    let grown = |now: f64, then: Option<f64>| then.filter(|then| now > tolerance * then);
-    if let Some(then) = grown(cost.to_counter, before.counter_reads) {
+    if let Some((now, then)) = cost.to_counter.zip(before.counter_reads)
+        && now > tolerance * then
+    {
         return Err(Broken(format!(
-            "{call} costs {:.2} counter reads ({:.1} ns), {then:.2} in the baseline",
-            cost.to_counter, cost.call
+            "{call} costs {now:.2} counter reads ({:.1} ns), {then:.2} in the baseline",
+            cost.call
         )));
     }
     Ok(())

@@ -6,7 +6,6 @@
 //! never a slow one fast, so the best measurement counts.
 
 mod baseline;
-mod cost;
 mod judge;
 mod route;
 
@@ -14,21 +13,27 @@ pub use baseline::{Baseline, Remembered};
 
 use crate::child::{self, End};
 use crate::clocks::Clock;
+use crate::cost::{Cost, Effort, least, until_settled};
 use crate::counter;
 use crate::functions::{Call, Functions};
 use crate::path::Path;
 use crate::stats::{tenths, thousandths};
 use crate::timer::Timer;
 use crate::{Limit, Steps, monotonicity};
-use cost::Cost;
 use judge::{Complaint, Limits};
 use route::Route;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Pauses before each look. In the longest of them a publisher that was kept from running recovers, and a burst of load
-/// ends.
-const PAUSES_MS: [u64; 6] = [0, 20, 60, 120, 200, 300];
+/// Pauses before each further look. In the longest of them a publisher that was kept from running recovers, and a burst
+/// of load ends.
+const PAUSES: [Duration; 5] = [
+    Duration::from_millis(20),
+    Duration::from_millis(60),
+    Duration::from_millis(120),
+    Duration::from_millis(200),
+    Duration::from_millis(300),
+];
 
 /// Number of looks that suffice if only the path is wrong. The kernel's path does not depend on the load; fastpath's
 /// does, if its publisher gets no CPU.
@@ -160,36 +165,32 @@ pub fn guard(options: &GuardOptions) -> GuardReport {
             && is_doubtful(look, ns_per_tick)
             && !(looked >= ENOUGH_FOR_A_PATH && look.is_lost_for_good(&options.paths))
     };
-    let mut looks: Vec<Look> = Vec::new();
-    let mut looked = 0;
-    for milliseconds in PAUSES_MS {
-        fastpath_evidence::pause(Duration::from_millis(milliseconds));
-        looked += 1;
-        if looks.is_empty() {
-            looks = route::of_all(&options.clocks)
-                .into_iter()
-                .zip(&options.clocks)
-                .map(|(route, clock)| Look {
-                    clock: *clock,
-                    route,
-                    cost: None,
-                    backward: None,
-                })
-                .collect();
-            look_for_backward_steps(&mut looks);
-            looks.iter_mut().for_each(|look| look.cost(&timer));
-        } else {
-            let ns_per_tick = timer.ns_per_tick();
-            for look in looks.iter_mut().filter(|look| is_open(look, looked - 1, ns_per_tick)) {
-                look.again(&timer, &options.paths);
-            }
-        }
-        let ns_per_tick = timer.ns_per_tick();
-        if !looks.iter().any(|look| is_open(look, looked, ns_per_tick)) {
-            break;
-        }
-    }
-    report(&limits, options.baseline.as_ref(), &looks, timer.ns_per_tick(), looked)
+    let look = |(route, clock): (Route, &Clock)| Look {
+        clock: *clock,
+        route,
+        cost: None,
+        backward: None,
+    };
+    let mut looks: Vec<Look> = route::of_all(&options.clocks)
+        .into_iter()
+        .zip(&options.clocks)
+        .map(look)
+        .collect();
+    look_for_backward_steps(&mut looks);
+    looks.iter_mut().for_each(|look| look.cost(&timer));
+    let pauses = until_settled(
+        &mut looks,
+        &PAUSES,
+        |look, pauses| !is_open(look, pauses + 1, timer.ns_per_tick()),
+        |look| look.again(&timer, &options.paths),
+    );
+    report(
+        &limits,
+        options.baseline.as_ref(),
+        &looks,
+        timer.ns_per_tick(),
+        pauses + 1,
+    )
 }
 
 /// Reads a clock by libc, as programs do. Returns 0 or the errno.
@@ -219,11 +220,9 @@ fn look_for_backward_steps(looks: &mut [Look]) {
 impl Look {
     fn cost(&mut self, timer: &Timer) {
         if self.route.is_callable {
-            let cost = Cost::measure(timer, self.clock, self.route.syscall_works);
-            self.cost = Some(match self.cost {
-                Some(before) => before.best(cost),
-                None => cost,
-            });
+            let call = Call::ClockGettime(self.clock);
+            let cost = Cost::measure(timer, Effort::PROBE, call, self.route.syscall_works);
+            self.cost = Some(self.cost.map_or(cost, |before| before.least(cost)));
         }
     }
 
@@ -244,7 +243,7 @@ impl Look {
         judge::Seen {
             clock: self.clock,
             route: &self.route,
-            cost: self.cost.map(|cost| cost.in_ns(ns_per_tick)),
+            cost: self.cost.map(|cost| cost.scaled().in_ns(ns_per_tick)),
             backward: self.backward,
         }
     }
@@ -265,14 +264,11 @@ fn report(
         looks: looked,
     };
     let (mut broken, mut unknown, mut fine) = (Vec::new(), Vec::new(), Vec::new());
-    let least = |known: Option<f64>, next: f64| Some(known.map_or(next, |known| known.min(next)));
     for look in looks {
         let seen = look.seen(ns_per_tick);
         let judged = judge::judge(limits, &seen, baseline);
         let cost = seen.cost;
-        if let Some(cost) = cost {
-            report.counter_ns = least(report.counter_ns, tenths(cost.counter));
-        }
+        report.counter_ns = least(report.counter_ns, cost.and_then(|cost| cost.counter).map(tenths));
         let complaint = match &judged {
             Ok(()) => None,
             Err(Complaint::Broken(why) | Complaint::Unknown(why)) => Some(why.clone()),
@@ -286,7 +282,7 @@ fn report(
             call: Call::ClockGettime(look.clock).to_string(),
             path: look.route.path,
             ns: cost.map(|cost| tenths(cost.call)),
-            counter_reads: cost.map(|cost| thousandths(cost.to_counter)),
+            counter_reads: cost.and_then(|cost| cost.to_counter).map(thousandths),
             system_calls: cost.and_then(|cost| cost.to_syscall).map(thousandths),
             backward: look.backward.map(|backward| backward.steps),
             complaint,

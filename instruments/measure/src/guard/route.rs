@@ -32,11 +32,10 @@ pub(super) fn of_all(clocks: &[Clock]) -> Vec<Route> {
             ..evidence
         };
         let (path, why) = probe::path_of(Call::ClockGettime(*clock), &evidence, vdso.as_ref());
-        let enters_kernel = !matches!(evidence.enters_kernel(), Ok((false, _)));
         Route {
             path,
             why,
-            is_callable: !evidence.is_unsupported() && (evidence.syscall_works() || !enters_kernel),
+            is_callable: evidence.is_callable(),
             syscall_works: evidence.syscall_works(),
             has_page: vdso.as_ref().is_some_and(|vdso| vdso.facts().is_fastpath),
         }

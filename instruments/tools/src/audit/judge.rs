@@ -7,9 +7,12 @@ use crate::audit::facts::{self, FileFacts, Runtime};
 use crate::audit::families;
 use crate::audit::report::{Finding, Place, Program};
 use crate::audit::rules::{Level, Rule};
+use fastpath_code::rescue::{self, Analysis, Calls};
 
 /// Largest number of sites that a finding lists; it counts them all.
 const SHOWN_SITES: usize = 16;
+/// Size in bytes above which `--rescue` does not examine a file.
+const MOST_RESCUED: u64 = 512 << 20;
 
 /// One file and its findings.
 #[derive(Clone, Debug)]
@@ -18,6 +21,8 @@ pub struct Judged {
     pub findings: Vec<Finding>,
     /// The reads of the counter that the findings are about, lowest address first.
     pub counter_reads: Vec<CounterRead>,
+    /// The system calls for time and for the CPU's number, lowest address first.
+    pub calls: Vec<Site>,
 }
 
 impl Judged {
@@ -29,8 +34,46 @@ impl Judged {
             .iter()
             .map(|finding| size_of::<Finding>() + sites(finding));
         let reads = self.counter_reads.capacity() * size_of::<CounterRead>();
-        size_of::<Judged>() + findings.sum::<usize>() + reads
+        let calls = self.calls.capacity() * size_of::<Site>();
+        size_of::<Judged>() + calls + findings.sum::<usize>() + reads
     }
+
+    /// Determines which calls `--rescue` redirects, and why not the others. Reads the whole file.
+    ///
+    /// # Errors
+    /// Fails with the reason why the file cannot be examined.
+    pub fn analyse<B: Bytes + ?Sized>(&self, bytes: &B) -> Result<Analysis, String> {
+        let whole = whole(bytes).map_err(|e| format!("it cannot be read: {e}"))?;
+        rescue::analyse_found(&whole, || Ok(self.calls.clone()))
+    }
+
+    /// Counts the calls of each finding that `--rescue` redirects.
+    pub(crate) fn count(&mut self, analysis: &Analysis) {
+        for finding in self.findings.iter_mut().filter(|finding| finding.has_calls()) {
+            let by = match finding.rule {
+                Rule::Vsyscall => By::Vsyscall,
+                _ => By::SystemCall,
+            };
+            let reads_a_clock = |calls: Calls| matches!(calls, Calls::One(call) if call.reads_a_clock());
+            let is_proven = |site: &&rescue::Site| site.by == by && reads_a_clock(site.calls) && site.window.is_ok();
+            finding.rescuable = Some(analysis.sites.iter().filter(is_proven).count()).filter(|proven| *proven > 0);
+        }
+    }
+}
+
+/// Reads a file, if it is not too large.
+fn whole<B: Bytes + ?Sized>(bytes: &B) -> std::io::Result<Vec<u8>> {
+    if bytes.length() > MOST_RESCUED {
+        return Err(std::io::Error::other(format!("larger than {} MiB", MOST_RESCUED >> 20)));
+    }
+    let mut whole = Vec::new();
+    let length = bytes.length() as usize;
+    whole
+        .try_reserve_exact(length)
+        .map_err(|_| std::io::ErrorKind::OutOfMemory)?;
+    whole.resize(length, 0);
+    bytes.read_exact_at(0, &mut whole)?;
+    Ok(whole)
 }
 
 /// Judges one file. `None` if it is not run on one of the ISAs of the images.
@@ -47,6 +90,7 @@ pub fn judge<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Judged>, String> {
     };
     let unreadable = |e: std::io::Error| format!("it cannot be read: {e}");
     let mut found = calls::find(elf.isa, bytes, &elf.code).map_err(unreadable)?;
+    let all = found.sites.clone();
     found.sites.retain(|site| site.call.reads_a_clock());
     if !found.is_complete() {
         return Err("its code has more system calls than any program: not judged".to_owned());
@@ -64,6 +108,7 @@ pub fn judge<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Judged>, String> {
         runtime: facts.runtime.clone(),
         looks_for_vdso: facts.lookups,
         system_calls: found.sites.len(),
+        sites: None,
     };
     let counter_reads = counter_reads(&elf, &facts, found.counter_reads);
     let mut findings = findings(&elf, &facts, &found.sites, &counter_reads);
@@ -76,6 +121,7 @@ pub fn judge<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Judged>, String> {
         program,
         findings,
         counter_reads,
+        calls: all,
     }))
 }
 

@@ -387,16 +387,22 @@ fn judge_entry<R: Read>(
         )));
     }
     let mut whole = io::Cursor::new(first).chain(data);
-    if size <= IN_MEMORY {
+    let mut judged = if size <= IN_MEMORY {
         let mut bytes = Vec::new();
         whole.read_to_end(&mut bytes)?;
-        return Ok(judge(bytes.as_slice()));
+        judge(bytes.as_slice())
+    } else {
+        let mut spool = tempfile::tempfile()?;
+        io::copy(&mut whole, &mut spool)?;
+        spool.flush()?;
+        spool.seek(SeekFrom::Start(0))?;
+        judge(&OnDisk::new(spool, size))
+    };
+    if let Ok(Some(judged)) = &mut judged {
+        // `--rescue` examines no files in archives.
+        judged.calls = Vec::new();
     }
-    let mut spool = tempfile::tempfile()?;
-    io::copy(&mut whole, &mut spool)?;
-    spool.flush()?;
-    spool.seek(SeekFrom::Start(0))?;
-    Ok(judge(&OnDisk::new(spool, size)))
+    Ok(judged)
 }
 
 /// One image: its name, and the names of its layers, lowest first.

@@ -1,5 +1,6 @@
 //! The outcome of an audit.
 
+use fastpath_code::rescue;
 use serde::Serialize;
 
 use crate::audit::calls::{By, Call, CounterRead, Site};
@@ -107,6 +108,10 @@ pub struct Program {
     pub looks_for_vdso: Lookups,
     /// Number of places that make a system call for time, including those behind the vDSO.
     pub system_calls: usize,
+    /// What `--rescue` does with the system calls for time, or the reason why they were not examined. Determined on
+    /// request, for files that are not in an archive.
+    #[serde(skip)]
+    pub sites: Option<Result<Vec<rescue::Site>, String>>,
 }
 
 /// A file or archive that could not be judged.
@@ -156,6 +161,11 @@ pub struct AuditReport {
 }
 
 impl Finding {
+    /// Returns whether it is about calls that `--rescue` may redirect.
+    pub(crate) fn has_calls(&self) -> bool {
+        self.site_count > 0 && !self.rule.is_about_counter()
+    }
+
     /// Returns the sentence that names the known code which reads the counter, if there is any.
     pub fn names_family(&self) -> Option<String> {
         let names: Vec<&str> = self.families.iter().map(|family| family.name).collect();

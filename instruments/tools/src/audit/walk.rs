@@ -13,15 +13,17 @@ use std::time::Instant;
 use walkdir::WalkDir;
 
 use crate::audit::bytes::OnDisk;
-use crate::audit::judge::judge;
+use crate::audit::judge::{Judged, judge};
 use crate::audit::layers::{self, Limits};
-use crate::audit::report::{AuditReport, Gathered, Unjudged};
+use crate::audit::report::{AuditReport, Finding, Gathered, Unjudged};
 
 /// Largest number of threads, on any number of CPUs: each takes up to some 20 MiB, and together they must stay below
 /// 512.
 const MOST_THREADS: usize = 16;
 /// Deepest nesting of directories. Linux has paths of 4,096 bytes.
 const DEEPEST: usize = 2_000;
+/// Most files with findings whose calls that `--rescue` redirects are counted.
+const MOST_COUNTED_FILES: usize = 1000;
 
 /// Options of an audit.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,6 +31,8 @@ pub struct AuditOptions {
     pub limits: Limits,
     /// Whether all programs are listed, including those without findings.
     pub with_programs: bool,
+    /// Whether they are listed with what `--rescue` does with their system calls.
+    pub with_sites: bool,
 }
 
 /// Counters of a running audit, for a progress display.
@@ -53,6 +57,7 @@ pub fn audit(paths: &[PathBuf], options: &AuditOptions, progress: &Progress) -> 
         progress,
         gathered: Mutex::default(),
         seen: Mutex::default(),
+        analysed: Mutex::default(),
         may_come_again: paths.len() > 1,
     };
     let mut asked_for = HashSet::new();
@@ -73,6 +78,8 @@ struct Audit<'a> {
     gathered: Mutex<Gathered>,
     /// Device and inode of files that may be found again, and are judged only once.
     seen: Mutex<HashSet<(u64, u64)>>,
+    /// Number of files that were analysed for `--rescue`. Locked meanwhile: each is read into memory.
+    analysed: Mutex<usize>,
     /// Whether any file may be found again, because one path may lie below another.
     may_come_again: bool,
 }
@@ -188,13 +195,36 @@ impl Audit<'_> {
             return;
         }
         self.progress.add(meta.len());
-        match judge(&OnDisk::new(file, meta.len())) {
-            Ok(Some(judged)) => self.gathered(|gathered| {
-                gathered.add(&path.display().to_string(), None, judged, self.options.with_programs);
-            }),
+        let file = OnDisk::new(file, meta.len());
+        match judge(&file) {
+            Ok(Some(mut judged)) => {
+                self.analyse(&file, &mut judged);
+                self.gathered(|gathered| {
+                    gathered.add(&path.display().to_string(), None, judged, self.options.with_programs);
+                });
+            }
             Ok(None) => {}
             Err(why) => self.gathered(|gathered| give_up(gathered, path.display().to_string(), why)),
         }
+    }
+}
+
+impl Audit<'_> {
+    /// Adds what `--rescue` does with a file's system calls. A file that cannot be examined has none that it redirects.
+    fn analyse(&self, file: &OnDisk, judged: &mut Judged) {
+        if !self.options.with_sites && !judged.findings.iter().any(Finding::has_calls) {
+            return;
+        }
+        let mut count = self.analysed.lock().unwrap_or_else(|e| e.into_inner());
+        if !self.options.with_sites && *count == MOST_COUNTED_FILES {
+            return;
+        }
+        *count += 1;
+        let analysis = judged.analyse(file);
+        if let Ok(analysis) = &analysis {
+            judged.count(analysis);
+        }
+        judged.program.sites = self.options.with_sites.then(|| analysis.map(|analysis| analysis.sites));
     }
 }
 

@@ -175,11 +175,18 @@ pub fn window_by_bytes(code: &[u8], address: u64, call: usize, ends: &[u64]) -> 
 /// # Errors
 /// A message, if the file is broken.
 pub fn analyse(bytes: &[u8]) -> Result<Analysis, String> {
+    analyse_found(bytes, || crate::calls_for_time(bytes))
+}
+
+/// The same where [`crate::calls_for_time`] was called before.
+pub fn analyse_found(
+    bytes: &[u8],
+    found: impl FnOnce() -> Result<Vec<crate::Site>, String>,
+) -> Result<Analysis, String> {
     let Some(mut file) = file::File::parse(bytes) else {
         return Ok(Analysis::default());
     };
-    let found = crate::calls_for_time(bytes)?;
-    let mut wanted: Vec<(u64, Calls, By)> = found
+    let mut wanted: Vec<(u64, Calls, By)> = found()?
         .into_iter()
         .map(|site| (site.address, Calls::One(site.call), site.by))
         .collect();
