@@ -39,7 +39,7 @@ def tree(pid):
 def mapped(pid):
     """Returns whether a mapping of fastpath is there; None if the process is gone."""
     try:
-        return "fastpath" in pathlib.Path(f"/proc/{pid}/maps").read_text()
+        return "memfd:fastpath" in pathlib.Path(f"/proc/{pid}/maps").read_text()
     except OSError:
         return None
 

@@ -61,7 +61,7 @@ fn a_program_under_a_debugger_runs_untouched() {
     {
         return crate::common::skip("strace cannot trace here");
     }
-    let script = "grep -q fastpath /proc/self/maps || echo untouched; exit 3";
+    let script = "grep -q memfd:fastpath /proc/self/maps || echo untouched; exit 3";
     warns_once_and_requires(&prefix, &["sh", "-c", script], 3, "untouched\n", "tracing");
 }
 
@@ -70,7 +70,7 @@ fn a_program_under_a_filter_that_forbids_a_needed_call_runs_untouched() {
     let Some(filter) = helper_program("filter", "cc", &[]) else {
         return;
     };
-    let script = "grep -q fastpath /proc/self/maps || echo untouched; exit 3";
+    let script = "grep -q memfd:fastpath /proc/self/maps || echo untouched; exit 3";
     for call in [
         libc::SYS_ptrace,
         libc::SYS_sendmsg,

@@ -83,7 +83,7 @@ mod tests {
         let mut watch = match SettingsWatch::new() {
             Ok(watch) => watch,
             // Without the privilege, or on a kernel without the tracepoint.
-            Err(e) => return crate::skip::skip(e),
+            Err(e) => return crate::skip::skip(format_args!("the kernel reports no settings of its clock: {e}")),
         };
         let is_readable = |watch: &SettingsWatch, timeout: u16| {
             let mut fds = [PollFd::new(watch.as_fd(), PollFlags::POLLIN)];

@@ -199,7 +199,7 @@ fn a_go_program_that_waits_in_its_own_system_calls_is_attached_and_detached() {
         goes_on(pid);
     }
     detach(pid).expect_code(15);
-    assert!(!pid.read("maps").contains("fastpath"), "{}", pid.read("maps"));
+    assert!(!pid.read("maps").contains("memfd:fastpath"), "{}", pid.read("maps"));
 }
 
 fn goes_on(pid: Pid) {

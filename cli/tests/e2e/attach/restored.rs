@@ -42,7 +42,7 @@ fn a_program_under_run_is_detached_as_one_that_was_attached() {
     assert!(running.pid().is_served());
     detach(running.pid()).expect_success().expect_output("");
     assert!(
-        !running.pid().read("maps").contains("fastpath"),
+        !running.pid().read("maps").contains("memfd:fastpath"),
         "{}",
         running.pid().read("maps")
     );

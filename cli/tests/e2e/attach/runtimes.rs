@@ -75,7 +75,7 @@ fn survives_attach_and_detach(name: &str, runs: &str) {
         goes_on(pid);
     }
     assert!(super::vdso(pid) == vdso, "the vDSO differs");
-    assert!(!pid.read("maps").contains("fastpath"), "{}", pid.read("maps"));
+    assert!(!pid.read("maps").contains("memfd:fastpath"), "{}", pid.read("maps"));
 }
 
 fn goes_on(pid: Pid) {

@@ -75,7 +75,7 @@ fn two_concurrent_attaches_attach_a_process_once() {
         let refused = outcomes.iter().filter(|code| matches!(code, Some(6 | 8))).count();
         assert_eq!((attached, refused), (1, 2), "{outcomes:?}");
         finish(fastpath(&["detach", &pid])).expect_success();
-        assert!(!running.pid().read("maps").contains("fastpath"));
+        assert!(!running.pid().read("maps").contains("memfd:fastpath"));
     }
 }
 
