@@ -283,6 +283,8 @@ fn gos_profiler_finds_the_callers_of_reads() {
     let directory = tempfile::tempdir().expect("a directory");
     let profile = directory.path().join("profile").display().to_string();
     finish(served(&[&program, &profile])).expect_success();
+    // Go builds this tool when a user runs it for the first time, which takes a minute on a busy machine.
+    let _ = Command::new(go).args(["tool", "-n", "pprof"]).output();
     let mut pprof = Command::new(go);
     pprof.args(["tool", "pprof", "-top", "-cum", &profile]);
     let out = finish(pprof).expect_success().out;

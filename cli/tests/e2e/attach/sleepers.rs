@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::{Memory, attach, detach, hazard};
-use crate::common::{fastpath, finish, helper_program, start, wait_until};
+use crate::common::{fastpath, finish, helper_program, needs_root, start, wait_until};
 
 #[test]
 fn waits_that_begin_anew_at_a_stop_end_however_often_it_is_attached() {
@@ -81,7 +81,7 @@ fn two_concurrent_attaches_attach_a_process_once() {
 
 #[test]
 fn a_sleeper_whose_filter_kills_for_restart_syscall_lives() {
-    let Some(program) = helper_program("filter", "cc", &[]) else {
+    let (Some(()), Some(program)) = (needs_root(), helper_program("filter", "cc", &[])) else {
         return;
     };
     for rest in [&["sleep", "3"][..], &[&program, "kill", "39", "sleep", "3"]] {
