@@ -148,13 +148,13 @@ const MAP: [&str; 8] = [
     "service/helper/src/trial/i386.rs",
     "service/helper/src/trial/mod.rs",
     "surgery/inject/src/in_process.rs",
-    "surgery/inject/src/mailbox.rs",
-    "surgery/inject/src/region.rs",
+    "surgery/inject/src/exec/mailbox.rs",
+    "surgery/inject/src/plan/region.rs",
     "core/os/src/bpf/ring.rs",
     "core/publish/src/shared_page.rs",
 ];
 /// The module that resolves paths as a thread does, with handles.
-const VIEW: &str = "surgery/inject/src/view.rs";
+const VIEW: &str = "surgery/inject/src/target/view.rs";
 
 #[test]
 fn files_of_other_processes_are_opened_by_one_module_and_never_mapped() {

@@ -6,7 +6,7 @@ use std::{env, fs};
 
 use object::{Object, ObjectSection, ObjectSymbol};
 
-#[path = "src/mailbox_layout.rs"]
+#[path = "src/plan/mailbox_layout.rs"]
 mod mailbox_layout;
 
 fn main() {

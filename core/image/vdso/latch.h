@@ -21,7 +21,7 @@ FP_INLINE const struct fp_header *fp_header(void) { return FP_PAGE_PART(header);
 FP_INLINE const struct fp_latch *fp_hres(void) { return FP_PAGE_PART(hres); }
 
 #ifndef FP_KNOWS_ITS_PLACE
-/* Nothing jumps to code of this ISA that was moved: surgery/inject/src/redirection/stub.rs. */
+/* Nothing jumps to code of this ISA that was moved: surgery/inject/src/plan/redirection/stub.rs. */
 FP_INLINE int fp_is_moved(const void *hres) {
 	(void)hres;
 	return 0;

@@ -6,7 +6,7 @@
  * Its contents are untrusted. The attendant checks the requesting thread through /proc and ptrace before it acts,
  * and a process that overwrites the mailbox loses only its own requests.
  *
- * The Rust side is surgery/inject/src/mailbox.rs; the build asserts that every offset agrees.
+ * The Rust side is surgery/inject/src/exec/mailbox.rs; the build asserts that every offset agrees.
  */
 #ifndef FASTPATH_MAILBOX_H
 #define FASTPATH_MAILBOX_H

@@ -6,7 +6,7 @@ use fastpath_image::{Image, Instance, InstanceConfig, KernelFunctions, MappedVds
 use nix::errno::Errno;
 
 use crate::error::{Error, Result, tried};
-use crate::redirection::{self, SERVED};
+use crate::plan::redirection::{self, SERVED};
 use crate::{region, target};
 
 /// Distance in bytes between two jumps: the alignment of the kernel's functions.

@@ -1,8 +1,14 @@
 //! Process surgery: puts a program on a synthetic vDSO as it starts, and its descendants as they start.
 //!
-//! [`attendant`] injects into a program at its exec; `install` maps the region and redirects the start of the program to it,
-//! through `remote` system calls that leave a correct process behind even if this process dies. `hook/` is the code
-//! that stays in the program.
+//! | room | holds | may use |
+//! |---|---|---|
+//! | `target` | what is seen of a process: its status, mappings, memory, code, filters | |
+//! | `plan` | what will change, as a function of that: the region and its journal, redirections, thunks | `target` |
+//! | `remote` | system calls in a stopped thread that leave a correct process behind even if this one dies | `target`, `plan` |
+//! | `exec` | programs that start: the mailbox, the attendant, the installation at an exec | all of these |
+//! | `attach` | programs that run: the hold, all threads stopped, the way back | all of these but `exec` |
+//!
+//! `abi` has what differs between instruction sets. `hook/` is the code that stays in the program.
 #![cfg_attr(all(clippy, not(test)), warn(unused_crate_dependencies))]
 #![cfg_attr(
     not(target_arch = "x86_64"),
@@ -12,46 +18,25 @@
 mod abi;
 #[cfg(target_arch = "x86_64")]
 pub mod attach;
-pub mod attendant;
-mod calls;
-mod credentials;
 mod error;
+mod exec;
 mod in_process;
-mod install;
-pub mod lease;
-mod mailbox;
-#[allow(dead_code)] // the build script uses the rest
-mod mailbox_layout;
-mod maps;
-mod memory;
 #[cfg(test)]
 #[path = "../../../fuzz/mutations.rs"]
 mod mutations;
-mod own_calls;
 mod plan;
-mod program;
-pub mod redirection;
-pub mod region;
 mod remote;
-mod rescued_calls;
-mod robust;
-mod seccomp_filter;
-mod sites;
 #[cfg(test)]
 #[path = "../../../tests/skip.rs"]
 mod skip;
-mod stack;
-mod surgery;
 pub mod target;
-mod tracee;
-pub mod unserved;
-mod view;
 
 pub use error::{Error, Result};
+pub use exec::lease::{MAILBOX_MAPPED_NAME, MAILBOX_NAME};
+pub use exec::mailbox::Shared;
+pub use exec::{InjectionConfig, attendant, lease, unserved};
 pub use in_process::InProcess;
-pub use install::InjectionConfig;
-pub use lease::{MAILBOX_MAPPED_NAME, MAILBOX_NAME};
-pub use mailbox::Shared;
-pub use own_calls::Permissions;
-pub use rescued_calls::{NotRescued, Rescued};
-pub use sites::Cache;
+pub use plan::rescued_calls::{NotRescued, Rescued};
+pub use plan::{redirection, region};
+pub use target::permissions::Permissions;
+pub use target::sites::Cache;

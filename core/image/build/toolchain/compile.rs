@@ -15,7 +15,7 @@ const INSTALL_HINT: &str = "The vDSO image is made by a C compiler and a linker:
                                 apt-get install gcc), or clang and lld with CC=clang FASTPATH_VDSO_LD=lld";
 
 /// Files of every image. The linker keeps their order: the two hot functions are neighbours, and so are those that they call
-/// (surgery/inject/src/redirection/entry_body.rs).
+/// (surgery/inject/src/plan/redirection/entry_body.rs).
 const COMMON: &[&str] = &[
     "gettimeofday.c",
     "clock_gettime.c",
@@ -54,7 +54,7 @@ const COMPILE_FLAGS: &[&str] = &[
 ];
 
 /// The same for gcc, whose padding makes the two hot functions larger than Linux 6.1's gettimeofday
-/// (surgery/inject/src/redirection/entry_body.rs).
+/// (surgery/inject/src/plan/redirection/entry_body.rs).
 const GCC_FLAGS: &[&str] = &["-falign-labels=1", "-falign-jumps=1", "-falign-loops=1"];
 
 const LINK_FLAGS: &[&str] = &[

@@ -49,7 +49,7 @@ fn number_on_this_host(call: Call) -> u64 {
 /// Code that stays in a program: `hook/`, compiled for its ABI.
 #[derive(Debug)]
 pub struct Hook {
-    /// Flat bytes for the region's page [`crate::region::HOOK`].
+    /// Flat bytes for the region's page [`crate::plan::region::HOOK`].
     pub code: &'static [u8],
     /// Offset of the code that a thunk calls before a system call.
     pub before_syscall: u64,

@@ -14,10 +14,10 @@ use super::thread_state::{dispatches_calls, prepare};
 use super::threads::{StopTimeout, Tries};
 use crate::abi::Registers;
 use crate::error::{Error, Result};
-use crate::maps::Mapping;
-use crate::memory::Memory;
 use crate::remote::{Policy, RemoteCalls, tail::Tail};
-use crate::tracee::{Stop, Tracee};
+use crate::target::maps::Mapping;
+use crate::target::memory::Memory;
+use crate::target::tracee::{Stop, Tracee};
 
 /// Timeout for a call, and for the thread's stop after one; on a busy machine the thread may have to wait for a CPU.
 const TIMEOUT: Duration = Duration::from_secs(2);

@@ -11,9 +11,9 @@ use super::listing;
 use super::refusal::{Answer, Refusal, Shared};
 use super::regions::{Found, find};
 use crate::error::Error;
-use crate::maps::{self, Mapping};
-use crate::memory::Memory;
-use crate::redirection::State;
+use crate::plan::redirection::State;
+use crate::target::maps::{self, Mapping};
+use crate::target::memory::Memory;
 use crate::target::{self, Status};
 
 /// A process that may be changed.

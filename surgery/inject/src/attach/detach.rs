@@ -16,9 +16,10 @@ use super::session::{self, Session};
 use super::threads::AllStopped;
 use super::watchdog::LastResort;
 use crate::abi;
-use crate::maps;
-use crate::redirection::{Journal, Purpose, Record, State, mapping};
-use crate::region;
+use crate::plan::redirection::{Journal, Purpose, Record, State};
+use crate::plan::region;
+use crate::remote::mapping;
+use crate::target::maps;
 
 /// Result of a detach.
 #[derive(Debug)]

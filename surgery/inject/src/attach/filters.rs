@@ -11,10 +11,10 @@ use super::calling_thread;
 use super::listing;
 use super::refusal::Answer;
 use super::session::Session;
-use crate::own_calls::{self, answer_other_than_allow, audit_arch};
-use crate::seccomp_filter::{Call, Filter, Instruction, MOST_INSTRUCTIONS};
 use crate::target::Status;
-use crate::tracee::Tracee;
+use crate::target::permissions::{self, answer_other_than_allow, audit_arch};
+use crate::target::seccomp_filter::{Call, Filter, Instruction, MOST_INSTRUCTIONS};
+use crate::target::tracee::Tracee;
 
 /// Time after which the filters of no further thread are read. One takes some tens of microseconds.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -76,7 +76,7 @@ pub fn remove_answered(known: &Known, isa: Isa, routines: &mut Vec<Routine>) -> 
 /// Returns why the hook must not make its calls in a process with these filters, if there is a reason.
 pub fn obstacle(known: &Known, isa: Isa) -> Option<String> {
     match known {
-        Ok(filters) => own_calls::obstacle(filters, isa),
+        Ok(filters) => permissions::obstacle(filters, isa),
         Err(why) => Some(why.clone()),
     }
 }
@@ -159,6 +159,6 @@ fn unreadable(pid: i32, tid: i32, errno: Errno) -> Option<String> {
     match status.ok().and_then(|status| status.number("Seccomp")) {
         Some(NONE) => None,
         Some(STRICT) => Some("seccomp kills it for these calls (SECCOMP_MODE_STRICT)".to_owned()),
-        _ => Some(own_calls::unreadable(errno)),
+        _ => Some(permissions::unreadable(errno)),
     }
 }

@@ -8,7 +8,7 @@ use fastpath_evidence::{PageCopy, counter};
 use fastpath_page::{Clock, PAGE_SIZE, Page, Reader, ahead_ns};
 
 use super::refusal::Answer;
-use crate::memory::Memory;
+use crate::target::memory::Memory;
 
 /// Most copies of a page that the publisher keeps changing. A change takes less than a microsecond.
 const MOST_COPIES: u32 = 100;

@@ -8,8 +8,8 @@ use super::mapping_at::Mappings;
 use super::threads::Stopped;
 use crate::abi::host::running;
 use crate::error::Result;
-use crate::memory::{PAGE, Pagemap};
-use crate::tracee::Tracee;
+use crate::target::memory::{PAGE, Pagemap};
+use crate::target::tracee::Tracee;
 
 /// Bytes of a stack that are searched, from the stack pointer on. Handlers are usually not deep: they run on small
 /// alternate stacks.

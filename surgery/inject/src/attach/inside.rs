@@ -6,7 +6,7 @@ use super::frames::{Frames, Stacks};
 use super::refusal::{Answer, Refusal};
 use super::session::Session;
 use super::threads::{AllStopped, Stopped};
-use crate::redirection::Record;
+use crate::plan::redirection::Record;
 
 /// Refuses if a thread is in the way.
 pub fn free(thread: Option<i32>) -> Answer<Answer<()>> {

@@ -11,8 +11,8 @@ use super::refusal::Answer;
 use super::session::Session;
 use crate::abi::Call;
 use crate::error::{Error, Result};
-use crate::maps::{self, Mapping};
 use crate::remote::{RemoteCalls, tail};
+use crate::target::maps::{self, Mapping};
 
 /// Name of the scratch memory, in /proc/PID/maps and /proc/PID/fd.
 const SCRATCH_SHOWN: &str = "/memfd:fastpath-scratch";

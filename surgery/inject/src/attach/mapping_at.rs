@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use nix::errno::Errno;
 
 use crate::error::{Error, Result};
-use crate::maps::{self, Mapping};
+use crate::target::maps::{self, Mapping};
 
 /// Mappings of a process.
 pub enum Mappings {

@@ -11,7 +11,6 @@ mod execs;
 mod filters;
 mod floor;
 mod frames;
-mod hooked_files;
 mod inside;
 mod leftovers;
 mod listing;
@@ -27,16 +26,19 @@ mod watchdog;
 
 use fastpath_page::Grant;
 
+use crate::abi;
 use crate::abi::sites::Shape;
 use crate::error::Error;
-use crate::mailbox_layout::HookState;
-use crate::memory::Memory;
+use crate::plan::mailbox_layout::HookState;
+use crate::plan::redirection::{LeftAlone, RegionPlan, region_for};
+use crate::plan::rescued_calls::Rescued;
 use crate::plan::{Plan, Seen, Withhold};
-use crate::redirection::apply::{NotApplied, apply};
-use crate::redirection::{LeftAlone, RegionPlan, region_for};
-use crate::rescued_calls::Rescued;
-use crate::sites::{Cache, Site, WATCHED};
-use crate::{abi, maps, region};
+use crate::plan::{hooked_files, region};
+use crate::remote::apply::{NotApplied, apply};
+use crate::remote::mapping::Region;
+use crate::target::maps;
+use crate::target::memory::Memory;
+use crate::target::sites::{Cache, Site, WATCHED};
 use calling_thread::with_calls;
 use inside::{free, returns_into};
 use session::Session;
@@ -147,7 +149,12 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
         silent: u32::from(config.children.is_none()),
         ..HookState::default()
     };
-    let region = plan.region(&config.grant.page, &config.grant.mailbox, state);
+    let region = Region {
+        plan: &plan,
+        page: &config.grant.page,
+        mailbox: &config.grant.mailbox,
+        state,
+    };
     with_calls(session, &target.maps, |calls| {
         // This thread is stopped: if the process executes a program from here on, the calls fail.
         (config.allows)(pid).map_err(|why| Refusal::Forbidden { why })?;

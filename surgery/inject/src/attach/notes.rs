@@ -3,7 +3,7 @@
 
 use crate::error::Result;
 use crate::remote::descriptors::CONTROL_AT;
-use crate::tracee::Tracee;
+use crate::target::tracee::Tracee;
 
 /// Offset in the scratch memory of the notes on sockets that were made: number and inode of each.
 const NOTES_AT: u64 = 512;

@@ -4,11 +4,12 @@ use std::mem::offset_of;
 
 use super::refusal::{Answer, Refusal};
 use crate::error::Error;
-use crate::mailbox_layout::HookState;
-use crate::maps::{self, Mapping};
-use crate::memory::{Memory, Pagemap};
-use crate::redirection::{Journal, Place, Purpose, Record, State, mapping};
-use crate::region;
+use crate::plan::mailbox_layout::HookState;
+use crate::plan::redirection::{Journal, Place, Purpose, Record, State};
+use crate::plan::region;
+use crate::remote::mapping;
+use crate::target::maps::{self, Mapping};
+use crate::target::memory::{Memory, Pagemap};
 
 /// A region in a process.
 #[derive(Debug)]

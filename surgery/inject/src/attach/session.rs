@@ -13,7 +13,7 @@ use super::refusal::{Answer, Refusal};
 use super::watchdog::{self, LastResort, StopTime};
 use crate::error::Error;
 use crate::remote::nap;
-use crate::tracee::{Stop, Tracee, Until};
+use crate::target::tracee::{Stop, Tracee, Until};
 
 /// A process that no other tracer changes now.
 pub struct Session<'s> {

@@ -6,8 +6,8 @@ use nix::sys::ptrace::Options;
 use super::refusal::{Answer, Refusal};
 use crate::abi::Registers;
 use crate::error::{Error, Result};
+use crate::target::tracee::Tracee;
 use crate::target::{self, Status};
-use crate::tracee::Tracee;
 
 /// Prepares a stopped thread for remote calls: refuses one that cannot make them, aborts a restartable sequence, and
 /// suspends filters. Returns false if another thread is better, unless this is the last choice: it may be in a

@@ -11,7 +11,7 @@ use crate::abi::Registers;
 use crate::abi::host::running;
 use crate::error::{Error, Result};
 use crate::remote::nap;
-use crate::tracee::{Stop, Tracee};
+use crate::target::tracee::{Stop, Tracee};
 
 /// Timeout for a thread that waits for a CPU on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(1);

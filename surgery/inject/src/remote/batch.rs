@@ -8,7 +8,7 @@
 use super::{AtExec, Policy, RemoteCalls};
 use crate::abi::Call;
 use crate::error::{Error, Result};
-use crate::tracee::{CallResult, Stop, Until};
+use crate::target::tracee::{CallResult, Stop, Until};
 use nix::errno::Errno;
 
 /// Offset of the table in the scratch memory: behind what a message needs (`descriptors.rs`).

@@ -13,9 +13,11 @@
 //!
 //! A program that is stopped at its exec and a thread of a running program differ in a [`Policy`] only.
 
+pub mod apply;
 mod batch;
 mod counter;
 pub mod descriptors;
+pub mod mapping;
 pub mod tail;
 
 use std::time::{Duration, Instant};
@@ -24,8 +26,8 @@ use nix::sys::ptrace::Options;
 
 use crate::abi::{self, Abi, Call, Registers};
 use crate::error::{Error, Result};
-use crate::maps::Mapping;
-use crate::tracee::{CallResult, Stop, Tracee, Until};
+use crate::target::maps::Mapping;
+use crate::target::tracee::{CallResult, Stop, Tracee, Until};
 use batch::Batch;
 pub use batch::{End, RemoteCall};
 pub use descriptors::pass;
@@ -402,7 +404,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::maps;
+    use crate::target::maps;
 
     #[test]
     fn no_call_is_made_in_a_program_that_replaced_the_stopped_one() {

@@ -12,12 +12,11 @@ use object::elf::{FileHeader32, FileHeader64, PF_X, PT_LOAD};
 use object::read::elf::{FileHeader, ProgramHeader};
 
 use crate::error::{Error, Result};
-use crate::maps::Mapping;
-use crate::memory::{Memory, PAGE, Pagemap};
-use crate::redirection::is_region;
+use crate::plan::redirection::is_region;
+use crate::plan::region::TAIL_BYTES as BYTES;
+use crate::target::maps::Mapping;
+use crate::target::memory::{Memory, PAGE, Pagemap};
 
-/// Size in bytes: the margin, the longest code of any ISA (x86-64's, 106 bytes), and the mark.
-pub const BYTES: usize = 160;
 /// Offset of the code: the bytes before the tail keep their padding.
 const CODE_AT: usize = 32;
 /// Mark at the end of the tail while it is in use: it identifies the tail that a killed fastpath left behind. The

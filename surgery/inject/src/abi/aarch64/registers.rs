@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::unistd::Pid;
 
 use crate::error::{Error, Result, tried};
-use crate::tracee::CallResult;
+use crate::target::tracee::CallResult;
 
 /// include/uapi/linux/elf.h: struct user_pt_regs, and the number of the system call, -1 outside any.
 const NT_PRSTATUS: usize = 1;

@@ -9,7 +9,7 @@
 
 use fastpath_code::rescue::thunk::{Change, Thunk};
 
-use crate::sites::{Doors, MOST_CALLS, OUT_OF_REACH, Site, WATCHED};
+use crate::target::sites::{Doors, MOST_CALLS, OUT_OF_REACH, Site, WATCHED};
 
 /// Bytes of every instruction.
 const INSTRUCTION: usize = 4;

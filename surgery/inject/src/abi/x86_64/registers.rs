@@ -5,7 +5,7 @@ use nix::sys::ptrace;
 use nix::unistd::Pid;
 
 use crate::error::{Result, tried};
-use crate::tracee::CallResult;
+use crate::target::tracee::CallResult;
 
 /// General registers, of 64- and of 32-bit threads. PTRACE_GETREGS gives a 64-bit tracer this structure for both; the
 /// regset of PTRACE_GETREGSET changes its layout with the thread's current code segment.

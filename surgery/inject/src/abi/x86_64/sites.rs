@@ -20,7 +20,7 @@ use fastpath_code::rescue::{Window, window_by_bytes};
 use memchr::memmem::Finder;
 
 use super::wrapper::{self, Wrapper};
-use crate::sites::{Doors, MOST_CALLS, OUT_OF_REACH, Site, WATCHED};
+use crate::target::sites::{Doors, MOST_CALLS, OUT_OF_REACH, Site, WATCHED};
 
 pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// `call *%r11`

@@ -89,7 +89,7 @@ mod tests {
     use nix::sys::ptrace::Options;
 
     use super::*;
-    use crate::tracee::{Stop, Tracee, Until};
+    use crate::target::tracee::{Stop, Tracee, Until};
 
     #[test]
     fn a_wait_ends_with_the_first_stop_after_its_timeout() {

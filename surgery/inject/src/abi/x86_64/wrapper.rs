@@ -22,7 +22,7 @@ use fastpath_image::Isa;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Mnemonic};
 
 use super::sites::{JUMP_BYTES, SYSCALL, call_door_over_red_zone, jump_to};
-use crate::sites::{Doors, WATCHED};
+use crate::target::sites::{Doors, WATCHED};
 
 /// Bytes of `syscall` and `cmp`.
 const CALL_AND_CHECK: usize = 8;

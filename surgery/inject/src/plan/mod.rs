@@ -1,20 +1,24 @@
 //! The plan of an installation: what a process gets, and the changes that put it in force. It is made from the process's
 //! mappings and bytes, changes nothing, and is carried out at an exec (`install.rs`) or in a running process (`attach/`).
 
-use std::os::fd::OwnedFd;
+pub mod calls;
+pub mod hooked_files;
+#[allow(dead_code)] // the build script uses the rest
+pub mod mailbox_layout;
+pub mod redirection;
+pub mod region;
+pub mod rescued_calls;
 
 use fastpath_code::rescue::thunk::Routine;
 
 use crate::abi::Hook;
-use crate::calls::{Calls, HookedFile};
 use crate::error::Result;
-use crate::mailbox_layout::HookState;
-use crate::maps::Mapping;
-use crate::memory::Memory;
-use crate::redirection::RegionPlan;
-use crate::redirection::mapping::Region;
-use crate::rescued_calls::{self, Rescued};
-use crate::sites::Cache;
+use crate::plan::calls::{Calls, HookedFile};
+use crate::plan::redirection::RegionPlan;
+use crate::plan::rescued_calls::Rescued;
+use crate::target::maps::Mapping;
+use crate::target::memory::Memory;
+use crate::target::sites::Cache;
 
 /// Removes the routines for calls that a process's filters may answer, and returns the reasons.
 pub type Withhold<'a> = &'a dyn Fn(&mut Vec<Routine>) -> Vec<String>;
@@ -54,16 +58,5 @@ impl Plan {
         }
         region.add(&calls)?;
         Ok(Plan { region, calls, rescued })
-    }
-
-    /// Returns the region to be mapped, with these files and this initial state of the hook.
-    pub fn region<'a>(&'a self, page: &'a OwnedFd, mailbox: &'a OwnedFd, state: HookState) -> Region<'a> {
-        Region {
-            plan: &self.region,
-            thunk_pages: &self.calls.pages,
-            page,
-            mailbox,
-            state,
-        }
     }
 }

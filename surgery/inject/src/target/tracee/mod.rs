@@ -13,9 +13,9 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, WaitOptions, WaitStatus};
 
 use crate::abi::{self, Call, Registers};
 use crate::error::{Error, Result, tried};
-use crate::maps;
-use crate::memory::Memory;
-use crate::own_calls::may_restart;
+use crate::target::maps;
+use crate::target::memory::Memory;
+use crate::target::permissions::may_restart;
 pub use state::CallResult;
 
 /// State change of a traced thread, with signals by their numbers.

@@ -1,16 +1,16 @@
-//! System calls of a program that are redirected: to the hook ([`crate::sites`]), so that the programs that it executes are
-//! served as they start, and to the image ([`crate::rescued_calls`]).
+//! System calls of a program that are redirected: to the hook ([`crate::target::sites`]), so that the programs that it executes are
+//! served as they start, and to the image ([`crate::plan::rescued_calls`]).
 
 use fastpath_code::rescue::thunk::Thunk;
 
 use crate::abi::Hook;
 use crate::abi::sites::{THUNK_BYTES, expected};
-use crate::maps::Mapping;
-use crate::memory::{Memory, PAGE};
-use crate::program::Code;
-use crate::redirection::{Change, Moved, Purpose, Record, RegionPlan};
-use crate::region;
-use crate::sites::{self, Doors, Site};
+use crate::plan::redirection::{Change, Moved, Purpose, Record, RegionPlan};
+use crate::plan::region;
+use crate::target::maps::Mapping;
+use crate::target::memory::{Memory, PAGE};
+use crate::target::program::Code;
+use crate::target::sites::{self, Doors, Site};
 
 /// A page of thunks beside the code of a file.
 #[derive(Debug)]

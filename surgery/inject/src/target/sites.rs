@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn this_machines_libc_has_an_execve_site() {
-        let maps = crate::maps::read(std::process::id() as i32).unwrap();
+        let maps = crate::target::maps::read(std::process::id() as i32).unwrap();
         let libc = maps
             .iter()
             .find(|m| m.name.contains("/libc.so") || m.name.contains("/libc-2"))

@@ -21,7 +21,7 @@ const MOUNT: u32 = 165;
 /// Returns the filter of this name that `make-filters` prints.
 fn made(name: &str) -> Filter {
     static PRINTED: LazyLock<String> = LazyLock::new(|| {
-        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/src/seccomp_filter/make-filters");
+        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/src/target/seccomp_filter/make-filters");
         let done = Command::new(program).output().expect("python3");
         let complaint = String::from_utf8_lossy(&done.stderr);
         assert!(

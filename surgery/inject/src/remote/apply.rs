@@ -1,8 +1,8 @@
 //! Makes the changes of a journal in a process whose threads are all stopped.
 
-use super::Record;
 use crate::error::Error;
-use crate::tracee::Tracee;
+use crate::plan::redirection::Record;
+use crate::target::tracee::Tracee;
 
 /// Reason why no change was made.
 #[derive(Debug, thiserror::Error)]

@@ -4,10 +4,10 @@ use std::mem::offset_of;
 
 use fastpath_os::Mapping;
 
-use crate::lease::MAILBOX_MAPPED_NAME;
-use crate::mailbox::Mailbox;
-use crate::mailbox_layout::UNSERVED_REASONS;
-use crate::memory::Memory;
+use crate::exec::lease::MAILBOX_MAPPED_NAME;
+use crate::exec::mailbox::Mailbox;
+use crate::plan::mailbox_layout::UNSERVED_REASONS;
+use crate::target::memory::Memory;
 
 /// Why a request was not served: `enum fp_unserved`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use object::elf::{FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 
 use super::{Change, Entry, Purpose, Record, Redirection, aarch64, x86};
-use crate::remote::tail;
+use crate::plan::region::TAIL_BYTES;
 
 /// Alignment of a stub.
 const ALIGNMENT: usize = 16;
@@ -59,7 +59,7 @@ impl Redirection {
             .iter()
             .map(|patch| (patch.change.address - entry.base) as usize);
         let lowest_stub = patches.filter(|at| *at >= free_from).min();
-        let tail = entry.code.len().next_multiple_of(PAGE_SIZE).checked_sub(tail::BYTES);
+        let tail = entry.code.len().next_multiple_of(PAGE_SIZE).checked_sub(TAIL_BYTES);
         let end = lowest_stub.or(tail).and_then(|end| end.checked_sub(size(isa)));
         let at = end.map(|end| end & !(ALIGNMENT - 1)).filter(|at| *at >= free_from);
         let room = at.and_then(|at| entry.code.get(at..at + size(isa)));

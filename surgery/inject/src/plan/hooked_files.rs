@@ -2,11 +2,11 @@
 
 use fastpath_os::foreign::Identity;
 
-use crate::calls::HookedFile;
-use crate::maps::Mapping;
-use crate::program::{self, is_c_library};
-use crate::sites::{Cache, Role, Site};
+use crate::plan::calls::HookedFile;
+use crate::target::maps::Mapping;
 use crate::target::open_path;
+use crate::target::program::{self, is_c_library};
+use crate::target::sites::{Cache, Role, Site};
 
 /// Returns the files of a running process that have wanted sites, with those. Leaves out files that cannot be read.
 pub fn find(pid: i32, maps: &[Mapping], scans: &Cache, is_wanted: impl Fn(&Site) -> bool) -> Vec<HookedFile> {

@@ -10,10 +10,10 @@ pub use fastpath_code::rescue::thunk::Change;
 
 use super::stub::is_stub;
 use crate::error::{Error, Result};
-use crate::maps::Mapping;
-use crate::memory::Memory;
-use crate::program::is_c_library;
-use crate::region;
+use crate::plan::region;
+use crate::target::maps::Mapping;
+use crate::target::memory::Memory;
+use crate::target::program::is_c_library;
 
 /// "fastjrnl", little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"fastjrnl");

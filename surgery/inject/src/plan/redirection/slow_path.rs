@@ -15,7 +15,7 @@ use super::call_frames::{Frames, Table};
 use super::entry_body::{EntryBody, Source};
 use super::stub::end_of_file;
 use super::{Change, Purpose, Record, x86};
-use crate::remote::tail;
+use crate::plan::region::TAIL_BYTES;
 
 /// A planned slow path; empty if there is none.
 #[derive(Debug, Clone, Default)]
@@ -142,7 +142,7 @@ fn places(
     code_size: u64,
 ) -> Option<(u64, u64)> {
     let end_of_file = end_of_file::<FileHeader64<Little>>(vdso)?;
-    let free = vdso.get(end_of_file.try_into().ok()?..vdso.len().checked_sub(tail::BYTES)?)?;
+    let free = vdso.get(end_of_file.try_into().ok()?..vdso.len().checked_sub(TAIL_BYTES)?)?;
     let loads = segments.iter().filter(|segment| segment.p_type(Little) == PT_LOAD);
     let start = end_of_file.next_multiple_of(4);
     let free_size = (free.len() as u64).checked_sub(start - end_of_file)?;

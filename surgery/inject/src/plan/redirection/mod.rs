@@ -8,11 +8,9 @@
 //! In programs for x86-64, the image's code is also put into the vDSO, and the jump goes there (`entry_body.rs`).
 
 mod aarch64;
-pub(crate) mod apply;
 mod call_frames;
 mod entry_body;
 mod journal;
-pub(crate) mod mapping;
 mod plan_region;
 mod slow_path;
 mod stub;
@@ -25,8 +23,8 @@ use fastpath_image::{Image, Instance, InstanceConfig, Isa, KernelFunctions, Plac
 use fastpath_page::ClockSet;
 
 use crate::error::{Error, Result};
-use crate::maps::Mapping;
-use crate::region;
+use crate::plan::region;
+use crate::target::maps::Mapping;
 use call_frames::Frames;
 use entry_body::{EntryBody, Source};
 use slow_path::SlowPath;

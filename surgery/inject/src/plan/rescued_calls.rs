@@ -10,14 +10,14 @@ use fastpath_code::rescue::{Analysis, Site};
 use fastpath_image::Isa;
 
 use crate::abi::Hook;
-use crate::calls::{Calls, ThunkPage};
 use crate::error::Result;
-use crate::maps::Mapping;
-use crate::memory::Memory;
-use crate::program::{self, file_start};
-use crate::redirection::{Change, Purpose, Record, RegionPlan};
-use crate::region;
-use crate::sites::Cache;
+use crate::plan::calls::{Calls, ThunkPage};
+use crate::plan::redirection::{Change, Purpose, Record, RegionPlan};
+use crate::plan::region;
+use crate::target::maps::Mapping;
+use crate::target::memory::Memory;
+use crate::target::program::{self, file_start};
+use crate::target::sites::Cache;
 
 /// Outcome for the program's own system calls for time.
 #[derive(Debug, Clone, Default)]

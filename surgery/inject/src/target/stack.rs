@@ -1,7 +1,7 @@
 //! The stack that the kernel passes to a new program: argc, argv, envp, and the auxiliary vector (getauxval(3)).
 
 use crate::error::{Error, Result};
-use crate::tracee::Tracee;
+use crate::target::tracee::Tracee;
 
 /// Types of auxiliary vector entries, from include/uapi/linux/auxvec.h.
 pub const AT_NULL: u64 = 0;

@@ -7,15 +7,15 @@ use std::os::unix::fs::FileExt;
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::{REGION_NAME, RegionPlan, is_region};
+use super::{RemoteCall, RemoteCalls, pass};
 use crate::abi::Call;
-use crate::calls::ThunkPage;
 use crate::error::{Error, Result, tried};
-use crate::mailbox_layout::HookState;
-use crate::maps::{self, Mapping};
-use crate::memory::PAGE;
-use crate::region;
-use crate::remote::{self, RemoteCall, RemoteCalls};
+use crate::plan::Plan;
+use crate::plan::mailbox_layout::HookState;
+use crate::plan::redirection::{REGION_NAME, is_region};
+use crate::plan::region;
+use crate::target::maps::{self, Mapping};
+use crate::target::memory::PAGE;
 
 /// Offsets in the region's memory of what is mapped apart: an image that is a program's vDSO, and the pages of thunks.
 const VDSO_IN_FILE: u64 = region::SIZE;
@@ -23,9 +23,7 @@ const THUNK_PAGES_IN_FILE: u64 = VDSO_IN_FILE + region::IMAGE_ROOM;
 
 /// A region to be mapped.
 pub struct Region<'a> {
-    pub plan: &'a RegionPlan,
-    /// Pages of thunks beside the program's code.
-    pub thunk_pages: &'a [ThunkPage],
+    pub plan: &'a Plan,
     /// Page, to be mapped read-only.
     pub page: &'a OwnedFd,
     pub mailbox: &'a OwnedFd,
@@ -36,7 +34,7 @@ pub struct Region<'a> {
 impl Region<'_> {
     /// Maps the whole region, by few stops of the program. Nothing in the program points to it yet.
     pub fn map(&self, calls: &mut RemoteCalls<'_>) -> Result<()> {
-        let (fds, pair) = remote::pass(calls, [self.page, self.mailbox, &self.file()?])?;
+        let (fds, pair) = pass(calls, [self.page, self.mailbox, &self.file()?])?;
         let abi = calls.abi();
         let mappings = self
             .mappings(fds)
@@ -59,7 +57,7 @@ impl Region<'_> {
             calls.munmap(elsewhere, all[other.call].arguments[1])?;
         }
         if other.call > pair.len() {
-            unmap(calls, self.plan.at)?;
+            unmap(calls, self.plan.region.at)?;
         }
         // Not those that are closed: their numbers may be the program's own by now.
         let open = all.iter().skip(other.call + 1).filter(|call| call.call == Call::Close);
@@ -81,12 +79,15 @@ impl Region<'_> {
         let made = make(EXECUTABLE).or_else(|_| make(MFdFlags::empty()));
         let file = File::from(made.map_err(tried("memfd_create"))?);
         let in_file = |e| Error::io("memfd", e);
-        let size = THUNK_PAGES_IN_FILE + PAGE * self.thunk_pages.len() as u64;
+        let size = THUNK_PAGES_IN_FILE + PAGE * self.plan.calls.pages.len() as u64;
         file.set_len(size).map_err(in_file)?;
         let pages = |from: u64| (from..).step_by(PAGE as usize);
-        let code = pages(0).zip(self.plan.code.chunks(PAGE as usize));
-        let apart = [(region::STATE, self.state.bytes()), (VDSO_IN_FILE, &self.plan.vdso[..])];
-        let thunks = self.thunk_pages.iter().map(|page| &page.bytes[..]);
+        let code = pages(0).zip(self.plan.region.code.chunks(PAGE as usize));
+        let apart = [
+            (region::STATE, self.state.bytes()),
+            (VDSO_IN_FILE, &self.plan.region.vdso[..]),
+        ];
+        let thunks = self.plan.calls.pages.iter().map(|page| &page.bytes[..]);
         for (at, bytes) in code.chain(apart).chain(pages(THUNK_PAGES_IN_FILE).zip(thunks)) {
             if bytes.iter().any(|byte| *byte != 0) {
                 file.write_all_at(bytes, at).map_err(in_file)?;
@@ -103,7 +104,7 @@ impl Region<'_> {
         const SHARED: i32 = libc::MAP_SHARED | libc::MAP_FIXED;
         const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_FIXED;
         const NEW: i32 = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
-        let at = self.plan.at;
+        let at = self.plan.region.at;
         let parts = [
             (at, region::SIZE, EXECUTE, NEW, code, 0),
             (at + region::STATE, PAGE, WRITE, PRIVATE, code, region::STATE),
@@ -128,9 +129,9 @@ impl Region<'_> {
                 region::IMAGE,
             ),
         ];
-        let images = images.into_iter().filter(|_| !self.plan.vdso.is_empty());
+        let images = images.into_iter().filter(|_| !self.plan.region.vdso.is_empty());
         let offsets = (THUNK_PAGES_IN_FILE..).step_by(PAGE as usize);
-        let thunks = offsets.zip(self.thunk_pages);
+        let thunks = offsets.zip(&self.plan.calls.pages);
         let thunks = thunks.map(|(offset, page)| (page.at, PAGE, EXECUTE, NEW, code, offset));
         let all = parts.into_iter().chain(images).chain(thunks);
         all.map(|(at, size, protection, flags, fd, offset)| [at, size, protection as u64, flags as u64, fd, offset])

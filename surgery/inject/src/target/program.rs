@@ -10,11 +10,11 @@ use fastpath_os::foreign;
 
 use crate::abi::Abi;
 use crate::error::{Error, Result};
-use crate::maps::{self, Mapping};
-use crate::sites::{self, Cache, Role};
-use crate::stack::{AT_BASE, AT_ENTRY, AT_PHDR, InitialStack};
+use crate::target::maps::{self, Mapping};
 use crate::target::open_path;
-use crate::tracee::Tracee;
+use crate::target::sites::{self, Cache, Role};
+use crate::target::stack::{AT_BASE, AT_ENTRY, AT_PHDR, InitialStack};
+use crate::target::tracee::Tracee;
 
 /// Code of the program that is mapped already: the program, and its interpreter if it names one.
 pub struct Code {

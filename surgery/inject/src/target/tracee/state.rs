@@ -5,8 +5,8 @@ use nix::sys::{ptrace, uio::RemoteIoVec};
 
 use super::Tracee;
 use crate::error::{Error, Result, tried};
-use crate::memory::PAGE;
-use crate::seccomp_filter::{Instruction, MOST_INSTRUCTIONS};
+use crate::target::memory::PAGE;
+use crate::target::seccomp_filter::{Instruction, MOST_INSTRUCTIONS};
 
 /// Result of a system call.
 pub type CallResult = std::result::Result<u64, Errno>;
@@ -169,7 +169,7 @@ impl Tracee {
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
-    use crate::tracee::{Stop, Until};
+    use crate::target::tracee::{Stop, Until};
 
     #[test]
     fn entry_and_exit_of_a_call_are_told_apart_with_and_without_the_request_for_it() {

@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 use nix::sys::ptrace::Options;
 
 use crate::abi::{self, Call};
-use crate::credentials::{Assumed, Credentials};
 use crate::error::{Error, Result};
-use crate::install::{self, InjectionConfig};
-use crate::mailbox::{ABANDONED, Held, InUse, Request, Shared, Taken};
-use crate::maps;
-use crate::region;
+use crate::exec::install::{self, InjectionConfig};
+use crate::exec::mailbox::{ABANDONED, Held, InUse, Request, Shared, Taken};
+use crate::exec::unserved::Unserved;
+use crate::plan::region;
+use crate::target::credentials::{Assumed, Credentials};
+use crate::target::maps;
+use crate::target::tracee::{Stop, Tracee, Until};
+use crate::target::view::View;
 use crate::target::{self, Status};
-use crate::tracee::{Stop, Tracee, Until};
-use crate::unserved::Unserved;
-use crate::view::View;
 
 /// Longest path that execve takes (limits.h: PATH_MAX).
 const PATH_MAX: usize = 4096;
@@ -133,7 +133,7 @@ impl Attendant {
         if runs {
             // Its first request is for its libraries. They are scanned while it loads them: before, that would take a CPU
             // from this thread, for which the program waits.
-            crate::program::scan_own_libraries(&self.config.scans);
+            crate::target::program::scan_own_libraries(&self.config.scans);
         }
         runs
     }

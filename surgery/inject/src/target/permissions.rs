@@ -12,9 +12,9 @@ use fastpath_image::Isa;
 use nix::errno::Errno;
 
 use crate::error::{Error, Result};
-use crate::seccomp_filter::{Call, Filter, FilterVerdict, Instruction, MOST_INSTRUCTIONS};
 use crate::target;
-use crate::tracee::Tracee;
+use crate::target::seccomp_filter::{Call, Filter, FilterVerdict, Instruction, MOST_INSTRUCTIONS};
+use crate::target::tracee::Tracee;
 
 /// The calls of an injection (`surgery`, with those that make a batch end), and of the hook (`hook/hook.c`). The hook
 /// also repeats calls of the program itself. The image makes no call that the program did not make before.

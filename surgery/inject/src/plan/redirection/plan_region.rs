@@ -11,9 +11,9 @@ use fastpath_page::ClockSet;
 use super::slow_path::SlowPath;
 use super::{Journal, LeftAlone, Moved, Record, Redirection, State, plan};
 use crate::abi::{self, Abi};
-use crate::calls::Calls;
 use crate::error::{Error, Result};
-use crate::region;
+use crate::plan::calls::Calls;
+use crate::plan::region;
 
 /// The region for a process, and the changes that put it in force.
 #[derive(Debug, Clone)]
@@ -21,7 +21,7 @@ pub struct RegionPlan {
     /// Address of its start.
     pub at: u64,
     /// Bytes of the region: image, hook, entry thunks and journal at their offsets, zeros where the page, the hook's
-    /// state and the mailbox are to be mapped ([`crate::region`]). Everything but these three must be readable and
+    /// state and the mailbox are to be mapped ([`crate::plan::region`]). Everything but these three must be readable and
     /// executable.
     pub code: Vec<u8>,
     /// Bytes of the image that the program's vDSO is, or goes to, if fastpath's own code uses another: that is the one in

@@ -1,5 +1,16 @@
 //! Checks of a program before it starts: whether it may be served.
 
+pub mod credentials;
+pub mod maps;
+pub mod memory;
+pub mod permissions;
+pub mod program;
+pub mod seccomp_filter;
+pub mod sites;
+pub mod stack;
+pub mod tracee;
+pub mod view;
+
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -8,14 +19,14 @@ use std::os::unix::fs::MetadataExt;
 
 use fastpath_image::Isa;
 use fastpath_os::foreign;
+use fastpath_page::PAGE_SIZE;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
 use crate::abi;
 use crate::abi::host::WAITS_ON_FUTEX;
 use crate::error::{Error, Result};
-use crate::region;
-pub use crate::view::View;
+pub use view::View;
 
 /// Returns why the kernel does not let this process suspend or read the seccomp filters of others, as far as this
 /// process is the reason (ptrace(2), PTRACE_O_SUSPEND_SECCOMP and PTRACE_SECCOMP_GET_FILTER).
@@ -30,10 +41,21 @@ pub fn why_filters_stay() -> Option<String> {
     lacks.then(|| "PTRACE_O_SUSPEND_SECCOMP takes CAP_SYS_ADMIN".into())
 }
 
+/// Refuses a kernel whose pages are larger than the region's (AArch64's may be of 16 or 64 KiB): parts of a page can be
+/// neither mapped nor protected.
+pub fn suits_pages_of(bytes: u64) -> Result<()> {
+    if bytes <= PAGE_SIZE as u64 {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!(
+        "this kernel's memory pages are of {bytes} bytes, and programs can be served only where they are of {PAGE_SIZE}"
+    )))
+}
+
 /// Refuses a kernel whose page size does not suit the region: the size is the same in all its programs (AT_PAGESZ).
 pub fn kernels_pages_suit() -> Result<()> {
     // SAFETY: getauxval only reads what the kernel gave this process.
-    region::suits_pages_of(unsafe { libc::getauxval(libc::AT_PAGESZ) })
+    suits_pages_of(unsafe { libc::getauxval(libc::AT_PAGESZ) })
 }
 
 /// Flags for a handle only.
@@ -299,5 +321,18 @@ mod tests {
                 is_strict: false
             }
         );
+    }
+
+    #[test]
+    fn a_kernel_with_larger_pages_is_refused_in_one_sentence() {
+        suits_pages_of(4096).unwrap();
+        for bytes in [16384, 65536] {
+            let refusal = suits_pages_of(bytes).unwrap_err().to_string();
+            assert!(
+                refusal.contains(&format!("{bytes} bytes")) && refusal.contains("4096"),
+                "{refusal}"
+            );
+            assert_eq!(refusal.lines().count(), 1);
+        }
     }
 }

@@ -10,7 +10,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::plan_region::Known;
 use super::*;
-use crate::region;
+use crate::plan::region;
 
 /// A time that no clock of this machine shows.
 const FOREIGN_SEC: i64 = 77_000_000_000;
@@ -23,12 +23,12 @@ struct Vdso {
 /// Returns all of its mapping.
 fn this_machines() -> Vdso {
     let own = std::process::id() as i32;
-    let maps = crate::maps::read(own).unwrap();
+    let maps = crate::target::maps::read(own).unwrap();
     let mapping = maps.iter().find(|mapping| mapping.name == "[vdso]").expect("a vDSO");
     let size = (mapping.end - mapping.start) as usize;
     Vdso {
         base: mapping.start,
-        bytes: crate::memory::Memory::open(own)
+        bytes: crate::target::memory::Memory::open(own)
             .unwrap()
             .bytes(mapping.start, size)
             .unwrap(),
@@ -250,7 +250,7 @@ fn the_slow_path_is_behind_the_vdsos_file_and_only_it_stays() {
             panic!("{name}: {} writes", stays.len());
         };
         assert!(code.change.original.iter().all(|byte| *byte == 0), "{name}");
-        assert!(before.ends_with(&[0; crate::remote::tail::BYTES]), "{name}");
+        assert!(before.ends_with(&[0; region::TAIL_BYTES]), "{name}");
         let stayed = with(&before, base, stays.iter().map(after));
         let served = with(&stayed, base, records.iter().map(after));
         assert_eq!(with(&served, base, records.iter().rev().map(original)), stayed);
@@ -414,8 +414,8 @@ fn redirect_this_process(vdso: &Vdso, page: &OwnedFd) -> RegionPlan {
         assert_ne!(mapped, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
         mapped as u64
     };
-    let maps = crate::maps::read(std::process::id() as i32).unwrap();
-    let at = crate::region::place_near(&maps, vdso.base).unwrap();
+    let maps = crate::target::maps::read(std::process::id() as i32).unwrap();
+    let at = crate::plan::region::place_near(&maps, vdso.base).unwrap();
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     map(at, size, libc::PROT_READ | libc::PROT_EXEC, private, -1);
     let shared = libc::MAP_SHARED | libc::MAP_FIXED;

@@ -7,25 +7,24 @@ use fastpath_image::Image;
 use fastpath_page::ClockSet;
 
 use crate::abi::{self, Abi, Hook};
-use crate::calls::{self, Calls, HookedFile, ThunkPage, doors};
 use crate::error::{Error, Result};
-use crate::mailbox_layout::HookState;
-use crate::maps::{self, Mapping};
-use crate::memory::{Memory, PAGE};
-use crate::own_calls::Permissions;
+use crate::plan::calls::{self, Calls, HookedFile, ThunkPage, doors};
+use crate::plan::mailbox_layout::HookState;
+use crate::plan::redirection::{self, Journal, MOST_RECORDS, Record, RegionPlan, State};
+use crate::plan::region;
+use crate::plan::rescued_calls::{self, Rescued, RescuedFile};
 use crate::plan::{Plan, Seen, Withhold};
-use crate::program::{self, Code};
-use crate::redirection::apply::apply;
-use crate::redirection::mapping;
-use crate::redirection::{self, Journal, MOST_RECORDS, RegionPlan, State};
-use crate::region;
-use crate::remote;
-use crate::rescued_calls::{self, Rescued, RescuedFile};
-use crate::sites;
-use crate::stack::{AT_ENTRY, AT_PAGESZ, AT_SECURE, AT_SYSINFO, AT_SYSINFO_EHDR, InitialStack};
-use crate::surgery;
-use crate::target::Status;
-use crate::tracee::Tracee;
+use crate::remote::apply::{apply, revert};
+use crate::remote::mapping::{self, Region};
+use crate::remote::{self, RemoteCalls};
+use crate::target::maps::{self, Mapping};
+use crate::target::memory::{Memory, PAGE};
+use crate::target::permissions::Permissions;
+use crate::target::program::{self, Code};
+use crate::target::sites;
+use crate::target::stack::{AT_ENTRY, AT_PAGESZ, AT_SECURE, AT_SYSINFO, AT_SYSINFO_EHDR, InitialStack};
+use crate::target::tracee::Tracee;
+use crate::target::{self, Status};
 
 /// What every program of one `run` gets.
 pub struct InjectionConfig {
@@ -147,7 +146,7 @@ pub fn install(
         ));
     }
     if let Some(bytes) = stack.get(AT_PAGESZ) {
-        region::suits_pages_of(bytes)?;
+        target::suits_pages_of(bytes)?;
     }
     let maps = maps::read(pid)?;
     let code = Code::read(tracee, abi, &config.scans, &stack, &maps)?;
@@ -185,7 +184,12 @@ pub fn install(
         require_execs(&plan.calls, config, hook)?;
     }
     let start = program.start(config, &mut plan.region)?;
-    let region = plan.region(&config.page, mailbox, start.state);
+    let region = Region {
+        plan: &plan,
+        page: &config.page,
+        mailbox,
+        state: start.state,
+    };
     let reserve = program.stack.bytes().len() as u64 + 64;
     // The calls of a batch include one that is not tried under this process's own filters.
     let end = shown.set("SigBlk").filter(|_| config.filters == 0);
@@ -194,13 +198,46 @@ pub fn install(
     let has_tail = |mapping: &&Mapping| !(config.without_vdso && mapping.name == "[vdso]");
     let maps: Vec<Mapping> = program.maps.iter().filter(has_tail).cloned().collect();
     remote::at_exec(tracee, &maps, reserve, end, |calls| {
-        surgery::perform(calls, &region, &stays, &start.stack)?;
+        perform(calls, &region, &stays, &start.stack)?;
         if let Some((at, arguments)) = start.linker {
             calls.set_start(at, arguments);
         }
         Ok(())
     })?;
     Ok(unknown.map(str::to_owned).or(plan.calls.left_alone.into_iter().next()))
+}
+
+/// Maps the region, then makes the changes that put it in force, then sets the initial stack `stack`. On an error the
+/// program's memory is as it was, but for what `stays`, to which nothing refers then.
+fn perform(calls: &mut RemoteCalls<'_>, region: &Region<'_>, stays: &[Record], stack: &InitialStack) -> Result<()> {
+    region.map(calls)?;
+    let done = put_in_force(calls, region, stays, stack);
+    if done.is_err() {
+        // A failure here leaves an unused part behind, never an incorrect one.
+        let _ = mapping::unmap(calls, region.plan.region.at);
+    }
+    done
+}
+
+/// Each change leaves a program that works, because the region is complete: the order does not matter.
+fn put_in_force(
+    calls: &mut RemoteCalls<'_>,
+    region: &Region<'_>,
+    stays: &[Record],
+    stack: &InitialStack,
+) -> Result<()> {
+    // Both may need the end of the vDSO's mapping.
+    calls.end_batch()?;
+    apply(calls.tracee(), stays).map_err(|e| Error::Unsupported(e.to_string()))?;
+    let records = &region.plan.region.journal.records;
+    apply(calls.tracee(), records).map_err(|e| Error::Unsupported(e.to_string()))?;
+    // One write, and only after it is the stack pointer moved.
+    if let Err(e) = calls.tracee().write(stack.pointer, &stack.bytes()) {
+        revert(calls.tracee(), records)?;
+        return Err(e);
+    }
+    calls.set_stack_pointer(stack.pointer);
+    Ok(())
 }
 
 /// A program that is stopped at its exec.

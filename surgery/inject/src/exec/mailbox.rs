@@ -12,12 +12,12 @@ use nix::errno::Errno;
 use rustix::thread::futex;
 
 use crate::error::{Error, Result, tried};
-use crate::lease::{self, Lease, MAILBOX_MAPPED_NAME};
-pub use crate::mailbox_layout::{HookState, Mailbox};
-use crate::mailbox_layout::{SLOTS, Slot};
-use crate::maps::{self, Mapping};
-use crate::robust;
-use crate::unserved::Unserved;
+use crate::exec::lease::{self, Lease, MAILBOX_MAPPED_NAME};
+use crate::exec::robust;
+use crate::exec::unserved::Unserved;
+pub use crate::plan::mailbox_layout::{HookState, Mailbox};
+use crate::plan::mailbox_layout::{SLOTS, Slot};
+use crate::target::maps::{self, Mapping};
 
 /// State word of a slot; `hook/mailbox.h`.
 mod state {
@@ -315,7 +315,7 @@ mod tests {
 
     use super::*;
 
-    fn put(slot: &crate::mailbox_layout::Slot, freed: u32, state: u32) {
+    fn put(slot: &crate::plan::mailbox_layout::Slot, freed: u32, state: u32) {
         slot.tid.store(7, Ordering::Relaxed);
         slot.state.store(freed | state, Ordering::Release);
     }

@@ -1,0 +1,10 @@
+//! Programs that start: each is served at its exec.
+
+pub mod attendant;
+mod install;
+pub mod lease;
+pub mod mailbox;
+mod robust;
+pub mod unserved;
+
+pub use install::InjectionConfig;
