@@ -294,17 +294,10 @@ fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>
         if !is_patched || export.name == function {
             continue;
         }
-        let in_function =
-            |moved: &&fastpath_inject::redirection::Moved| (entry..entry + export.size).contains(&moved.from);
         let thunk = redirection.kernel.address(function);
         let mut places = vec![(entry, thunk)];
-        places.extend(
-            redirection
-                .moved
-                .iter()
-                .filter(in_function)
-                .map(|moved| (moved.from, moved.to)),
-        );
+        let moved = redirection.moved.iter().map(|moved| (moved.from, moved.to));
+        places.extend(moved.filter(|(from, _)| (entry..entry + export.size).contains(from)));
         let pair = Pair {
             kind: "the kernel's vDSO",
             name: format!("{name}, {function}"),
@@ -326,39 +319,43 @@ fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>
         }
     }
     if let Some((body_thunk, _)) = body_thunk {
-        let symbol = |name: &str| Some((name.to_owned(), base + parsed.find(name)? - image_at(isa)));
         let mut symbols = symbols_of(&redirection.kernel, image_at(isa));
-        symbols.extend(
-            ["__vdso_clock_gettime", "__vdso_gettimeofday"]
-                .into_iter()
-                .filter_map(symbol),
-        );
-        let slow_path = journal
-            .records
-            .iter()
-            .find(|record| record.purpose == Purpose::SlowPath);
+        symbols.extend(symbols_of_body(&parsed, image, base, &region.journal, stays.first())?);
         symbols.push(("body_clock_gettime".to_owned(), body_thunk - image_at(isa)));
-        // The python side moves the symbols of the image's functions that are there.
-        if let Some((slow_path, table)) = slow_path.zip(stays.first().map(|record| &record.change)) {
-            let clock_gettime = image
-                .functions()
-                .iter()
-                .find(|function| function.name == "__vdso_clock_gettime");
-            let clock_gettime = clock_gettime.ok_or("the image has no clock_gettime")?;
-            // The last function of the table.
-            let last = table.replacement.len() - 8;
-            let thunk = i32::from_le_bytes(table.replacement[last..last + 4].try_into()?);
-            let thunk = table.address.wrapping_add_signed(thunk.into());
-            symbols.push(("slow_clock_gettime".to_owned(), thunk - image_at(isa)));
-            symbols.push(("slow_path".to_owned(), slow_path.thunk - image_at(isa)));
-            symbols.push((
-                "slow_path_in_image".to_owned(),
-                clock_gettime.offset + clock_gettime.size,
-            ));
-        }
         print_instance(&format!("{name}, in its gettimeofday"), isa, &code, symbols);
     }
     Ok(())
+}
+
+/// Returns the functions of a redirected vDSO at `base`, and what its slow path has, as offsets from the image.
+fn symbols_of_body(
+    parsed: &Vdso,
+    image: &Image,
+    base: u64,
+    journal: &Journal,
+    table: Option<&Record>,
+) -> Result<Vec<(String, u64)>, Box<dyn std::error::Error>> {
+    let image_at = image_at(image.isa());
+    let symbol = |name: &str| Some((name.to_owned(), base + parsed.find(name)? - image_at));
+    let names = ["__vdso_clock_gettime", "__vdso_gettimeofday"];
+    let mut symbols: Vec<_> = names.into_iter().filter_map(symbol).collect();
+    let mut records = journal.records.iter();
+    let slow_path = records.find(|record| record.purpose == Purpose::SlowPath);
+    // The python side moves the symbols of the image's functions that are there.
+    if let Some((slow_path, Record { change: table, .. })) = slow_path.zip(table) {
+        let mut functions = image.functions().iter();
+        let clock_gettime = functions.find(|function| function.name == "__vdso_clock_gettime");
+        let clock_gettime = clock_gettime.ok_or("the image has no clock_gettime")?;
+        // The last function of the table.
+        let last = table.replacement.len() - 8;
+        let thunk = i32::from_le_bytes(table.replacement[last..last + 4].try_into()?);
+        let thunk = table.address.wrapping_add_signed(thunk.into());
+        symbols.push(("slow_clock_gettime".to_owned(), thunk - image_at));
+        symbols.push(("slow_path".to_owned(), slow_path.thunk - image_at));
+        let in_image = clock_gettime.offset + clock_gettime.size;
+        symbols.push(("slow_path_in_image".to_owned(), in_image));
+    }
+    Ok(symbols)
 }
 
 fn main() {

@@ -65,6 +65,12 @@ pub enum Outcome {
     NoPage(String),
 }
 
+impl Outcome {
+    fn without_page(pid: i32, why: String) -> Outcome {
+        attach::end_of(pid).map_or(Outcome::NoPage(why), Outcome::Refused)
+    }
+}
+
 /// Attaches `pids` and, if that is wanted, their descendants. Reports each to `report`, and whether it is one of
 /// `pids`; processes without a page that share a helper are reported once. `give_up` is called by a thread of its own
 /// if a process would be stopped for too long, and must end this process.
@@ -75,15 +81,15 @@ pub fn attach_all(
     give_up: LastResort,
     mut report: impl FnMut(i32, bool, Outcome),
 ) {
-    let descendants = match wanted.service.children {
-        true => descendants_of(pids),
-        false => Vec::new(),
+    let descendants = if wanted.service.children {
+        descendants_of(pids)
+    } else {
+        Vec::new()
     };
     let is_named = |pid: i32| !descendants.contains(&pid);
     // Read once: while a process is stopped, there is no time for it. The daemon, which has a policy of its own, is asked
     // for each page but those of descendants.
-    let policy = wanted.policy.as_ref().map(DaemonsPolicy::read);
-    let (policy, unreadable) = match policy.transpose() {
+    let (policy, unreadable) = match wanted.policy.as_ref().map(DaemonsPolicy::read).transpose() {
         Ok(policy) => (policy, None),
         Err(why) => (None, Some(why).filter(|_| wanted.service.children)),
     };
@@ -113,9 +119,7 @@ pub fn attach_all(
                     of_helper.push(pid);
                     continue;
                 }
-                Err(failure) => {
-                    attach::end_of(pid).map_or_else(|| Outcome::NoPage(failure.to_string()), Outcome::Refused)
-                }
+                Err(failure) => Outcome::without_page(pid, failure.to_string()),
             },
         };
         report(pid, is_named(pid), outcome);
@@ -133,8 +137,7 @@ pub fn attach_all(
         let served = match tree::start(wanted, first, namespace.as_ref(), surroundings) {
             Ok(served) => served,
             Err(why) => {
-                let ended = attach::end_of(first).map(Outcome::Refused);
-                report(first, is_named(first), ended.unwrap_or(Outcome::NoPage(why)));
+                report(first, is_named(first), Outcome::without_page(first, why));
                 continue;
             }
         };

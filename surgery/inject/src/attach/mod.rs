@@ -165,15 +165,8 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     })?;
     let in_force = put_in_force(session, &plan.region);
     let Plan { calls, rescued, .. } = plan;
-    if in_force.is_err() {
-        // No code points to the region: it only takes up room.
-        if let Ok(Some(found)) = find(pid, &maps::read(pid)?) {
-            let _ = match in_force {
-                // Refused before any code pointed to the region, so no thread can be in it.
-                Err(Refusal::StackNotReadable { .. }) => detach::unmap_unused(session, &found),
-                _ => detach::clear(session, &found),
-            };
-        }
+    if let Err(refusal) = &in_force {
+        remove_unused(session, refusal)?;
     }
     let without_children = match config.children {
         Some(_) if obstacle.is_some() => obstacle,
@@ -187,6 +180,19 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
         rescued,
         ..attached
     })
+}
+
+/// Unmaps a region that was not put in force: it only takes up room.
+fn remove_unused(session: &Session<'_>, why: &Refusal) -> Answer<()> {
+    let pid = session.pid();
+    if let Ok(Some(found)) = find(pid, &maps::read(pid)?) {
+        let _ = match why {
+            // Refused before any code pointed to the region, so no thread can be in it.
+            Refusal::StackNotReadable { .. } => detach::unmap_unused(session, &found),
+            _ => detach::clear(session, &found),
+        };
+    }
+    Ok(())
 }
 
 /// Returns whether a process may enter another time namespace by a site, or have its children enter one, without an exec:

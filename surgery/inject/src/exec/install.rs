@@ -118,47 +118,10 @@ pub fn install(
     mailbox: &OwnedFd,
     must_see_execs: bool,
 ) -> Result<Option<String>> {
-    let registers = tracee.registers()?;
-    let abi = abi::for_registers(&registers);
-    if let Some(why) = config.refuses_32_bit.as_ref().filter(|_| abi.word() == 4) {
-        return Err(Error::Unsupported(why.clone()));
-    }
-    let (image, hook) = abi::of_this_build(abi)?;
     let pid = tracee.pid();
-    (config.allows)(pid).map_err(Error::Unsupported)?;
     let status = Status::from(shown);
-    if status.filters > config.filters {
-        if abi.word() == 4 {
-            return Err(Error::Unsupported(
-                "it is a 32-bit program with a seccomp filter".into(),
-            ));
-        }
-        config.permissions.require(tracee, abi.isa())?;
-    }
-    if time_namespace(&pid.to_string())? != time_namespace("self")? {
-        return Err(Error::Unsupported("it is in another time namespace".into()));
-    }
-    let stack = InitialStack::read(tracee, registers.sp(), abi.word())?;
-    // Set for setuid, file capabilities or a transition of an LSM, of the file that was executed in the end.
-    if stack.get(AT_SECURE).is_some_and(|secure| secure != 0) {
-        return Err(Error::Unsupported(
-            "it runs with other privileges than its caller's".into(),
-        ));
-    }
-    if let Some(bytes) = stack.get(AT_PAGESZ) {
-        target::suits_pages_of(bytes)?;
-    }
-    let maps = maps::read(pid)?;
-    let code = Code::read(tracee, abi, &config.scans, &stack, &maps)?;
-    let program = Program {
-        abi,
-        image,
-        hook,
-        vdso: kernels_vdso(tracee, config, &stack, &maps)?,
-        code,
-        maps,
-        stack,
-    };
+    let program = Program::read(tracee, &status, config)?;
+    let hook = program.hook;
     let mut region = program.plan(config, program.place()?)?;
     let stays = region.put_slow_path()?;
     let memory = tracee.memory()?;
@@ -261,6 +224,50 @@ struct Start {
 }
 
 impl Program {
+    /// Reads the program of a process with this status. Refuses one that cannot be served.
+    fn read(tracee: &mut Tracee, status: &Status, config: &InjectionConfig) -> Result<Program> {
+        let registers = tracee.registers()?;
+        let abi = abi::for_registers(&registers);
+        if let Some(why) = config.refuses_32_bit.as_ref().filter(|_| abi.word() == 4) {
+            return Err(Error::Unsupported(why.clone()));
+        }
+        let (image, hook) = abi::of_this_build(abi)?;
+        let pid = tracee.pid();
+        (config.allows)(pid).map_err(Error::Unsupported)?;
+        if status.filters > config.filters {
+            if abi.word() == 4 {
+                return Err(Error::Unsupported(
+                    "it is a 32-bit program with a seccomp filter".into(),
+                ));
+            }
+            config.permissions.require(tracee, abi.isa())?;
+        }
+        if time_namespace(&pid.to_string())? != time_namespace("self")? {
+            return Err(Error::Unsupported("it is in another time namespace".into()));
+        }
+        let stack = InitialStack::read(tracee, registers.sp(), abi.word())?;
+        // Set for setuid, file capabilities or a transition of an LSM, of the file that was executed in the end.
+        if stack.get(AT_SECURE).is_some_and(|secure| secure != 0) {
+            return Err(Error::Unsupported(
+                "it runs with other privileges than its caller's".into(),
+            ));
+        }
+        if let Some(bytes) = stack.get(AT_PAGESZ) {
+            target::suits_pages_of(bytes)?;
+        }
+        let maps = maps::read(pid)?;
+        let code = Code::read(tracee, abi, &config.scans, &stack, &maps)?;
+        Ok(Program {
+            abi,
+            image,
+            hook,
+            vdso: kernels_vdso(tracee, config, &stack, &maps)?,
+            code,
+            maps,
+            stack,
+        })
+    }
+
     /// Returns where its region goes: near the kernel's vDSO, where the entry points jump to the image, or else beside
     /// its own code.
     fn place(&self) -> Result<u64> {

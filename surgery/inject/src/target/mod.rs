@@ -157,9 +157,14 @@ pub struct Status {
 impl Status {
     /// Reads the status of a process or thread.
     pub fn read(pid: &str) -> Result<Status> {
-        let status = fastpath_os::Status::read(pid).map_err(|e| Error::io(format!("/proc/{pid}/status"), e))?;
-        Ok(Status::from(&status))
+        Ok(Status::from(&read_status(pid)?))
     }
+}
+
+/// Reads all that /proc shows of the status of a process or thread.
+pub fn read_status(pid: impl std::fmt::Display) -> Result<fastpath_os::Status> {
+    let path = format!("/proc/{pid}/status");
+    fastpath_os::Status::read(pid).map_err(|e| Error::io(path, e))
 }
 
 impl From<&fastpath_os::Status> for Status {

@@ -44,12 +44,8 @@ impl SlowPath {
         thunks: &mut Vec<u8>,
         thunks_at: u64,
     ) -> Option<SlowPath> {
-        const SIZE: u64 = size_of::<ProgramHeader64<Little>>() as u64;
         let header = FileHeader64::<Little>::parse(vdso).ok()?;
         let segments = header.program_headers(Little, vdso).ok()?;
-        let index = |kind| segments.iter().position(|segment| segment.p_type(Little) == kind);
-        let (load, frames) = (index(PT_LOAD)?, index(PT_GNU_EH_FRAME)?);
-        let field = |index: usize, at: usize| header.e_phoff(Little) + index as u64 * SIZE + at as u64;
         let (functions, part) = (source.slow_path, source.slow_path_code());
         let cie = source.at + functions.first()?.cie;
         if !functions.iter().all(|frames| frames.is_usual) {
@@ -58,9 +54,8 @@ impl SlowPath {
         let mut table = Table::read(vdso)?;
         let of_vdso = table.entries.len();
         let size = Table::size(of_vdso + functions.len() + 1);
-        let thunk = &body.thunk;
-        let displaced = &thunk[..thunk.len() - x86::JUMP_BYTES];
-        let code_size = part.end - part.start + thunk.len() as u64;
+        let displaced = &body.thunk[..body.thunk.len() - x86::JUMP_BYTES];
+        let code_size = part.end - part.start + body.thunk.len() as u64;
         let (table_at, code_at) = places(header, segments, vdso, size, code_size)?;
         let thunk_at = code_at + (part.end - part.start);
         let end = code_at + code_size;
@@ -80,15 +75,9 @@ impl SlowPath {
         let description = Frames::find(all, body.kernels.clone())?.of_copy(vdso, displaced, copy, at, cie)?;
         table.entries.push((thunk_at, at.wrapping_sub(base)));
         let mut bytes = table.bytes(table_at)?;
-        let both = bytes[Table::COUNT_AT..][..4].to_vec();
         let count = (of_vdso as u32).to_le_bytes();
-        bytes[Table::COUNT_AT..][..4].copy_from_slice(&count);
-        let code = body.copied(&part, base + code_at, source, (base + thunk_at, None), base + code_at);
-        let mut code = code.ok()?;
-        code.extend(displaced);
-        let displaced = displaced.len() as u64;
-        let back = base + body.kernels.start + displaced;
-        code.extend(x86::jump(64, base + thunk_at + displaced, back).ok()?);
+        let both: Vec<u8> = bytes.splice(Table::COUNT_AT..Table::COUNT_AT + 4, count).collect();
+        let code = code(body, source, base, base + code_at).ok()?;
         let mut in_body = patch.replacement.clone();
         let body_at = body.code(patch.address, source, base + code_at).ok()?;
         in_body[..body_at.len()].copy_from_slice(&body_at);
@@ -102,21 +91,16 @@ impl SlowPath {
             };
             Record::new(change, Purpose::EntryBody)
         };
-        let linked_at = segments[load].p_vaddr(Little);
-        let address = linked_at.wrapping_add(table_at);
-        // From p_offset on: p_vaddr, p_paddr, p_filesz and p_memsz follow.
-        let described = [table_at, address, address, size, size].map(u64::to_le_bytes).concat();
-        let before = field(frames, offset_of!(ProgramHeader64<Little>, p_offset));
-        let before_bytes = vdso.get(before as usize..before as usize + described.len())?;
-        // p_filesz and p_memsz. Tools outside read as much as the former says.
-        let sizes_at = field(load, offset_of!(ProgramHeader64<Little>, p_filesz));
-        let sizes = vdso.get(sizes_at as usize..sizes_at as usize + 16)?;
-        let longer = [end.wrapping_sub(segments[load].p_offset(Little)); 2].map(u64::to_le_bytes);
+        let headers = headers(header, segments, (table_at, size), end)?;
+        let changed = headers.map(|(at, bytes)| Some(record(at, room(at, bytes.len() as u64)?, bytes)));
+        let [Some(segment), Some(described)] = changed else {
+            return None;
+        };
         let segment = Record {
             thunk: base + code_at,
             in_thunk: code_size as u16,
             purpose: Purpose::SlowPath,
-            ..record(sizes_at, sizes, longer.concat())
+            ..segment
         };
         thunks.resize((at - thunks_at) as usize, 0);
         thunks.extend(description);
@@ -124,13 +108,59 @@ impl SlowPath {
             stays: vec![record(table_at, table_room, bytes), record(code_at, code_room, code)],
             records: vec![
                 segment,
-                record(before, before_bytes, described),
+                described,
                 record(table_at + Table::COUNT_AT as u64, &count, both),
             ],
             body: in_body,
             descriptions,
         })
     }
+}
+
+/// Returns the code at `at`: the image's, and the displaced instructions of the kernel's clock_gettime.
+fn code(body: &EntryBody, source: Source<'_>, base: u64, at: u64) -> Result<Vec<u8>, String> {
+    let part = source.slow_path_code();
+    let thunk_at = at + part.end - part.start;
+    let displaced = &body.thunk[..body.thunk.len() - x86::JUMP_BYTES];
+    let mut code = body.copied(&part, at, source, (thunk_at, None), at)?;
+    code.extend(displaced);
+    let displaced = displaced.len() as u64;
+    code.extend(x86::jump(
+        64,
+        thunk_at + displaced,
+        base + body.kernels.start + displaced,
+    )?);
+    Ok(code)
+}
+
+/// Returns what the program headers of a vDSO become, each at its offset, whose only segment ends at `end`, and whose table of call frames
+/// is elsewhere. Tools outside read as much as the segment's size in the file says.
+fn headers(
+    header: &FileHeader64<Little>,
+    segments: &[ProgramHeader64<Little>],
+    (table_at, table_size): (u64, u64),
+    end: u64,
+) -> Option<[(u64, Vec<u8>); 2]> {
+    const SIZE: u64 = size_of::<ProgramHeader64<Little>>() as u64;
+    let index = |kind| segments.iter().position(|segment| segment.p_type(Little) == kind);
+    let field = |index: usize, at: usize| header.e_phoff(Little) + index as u64 * SIZE + at as u64;
+    let (load, frames) = (index(PT_LOAD)?, index(PT_GNU_EH_FRAME)?);
+    let segment = &segments[load];
+    let address = segment.p_vaddr(Little).wrapping_add(table_at);
+    // p_filesz and p_memsz.
+    let sizes = [end.wrapping_sub(segment.p_offset(Little)); 2].map(u64::to_le_bytes);
+    // From p_offset on: p_vaddr, p_paddr, p_filesz and p_memsz follow.
+    let described = [table_at, address, address, table_size, table_size].map(u64::to_le_bytes);
+    Some([
+        (
+            field(load, offset_of!(ProgramHeader64<Little>, p_filesz)),
+            sizes.concat(),
+        ),
+        (
+            field(frames, offset_of!(ProgramHeader64<Little>, p_offset)),
+            described.concat(),
+        ),
+    ])
 }
 
 /// Returns the offsets in a vDSO for the table and for the code, which becomes the end of its only segment.
