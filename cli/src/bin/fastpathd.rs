@@ -90,6 +90,10 @@ struct Args {
     #[arg(long, value_name = "NUMBER", hide = true, requires = "attach")]
     attach_facts: Option<u64>,
 
+    /// With --attach: the policy of its descendants
+    #[arg(long, value_name = "FILE", hide = true, requires = "attach")]
+    attach_policy: Option<PathBuf>,
+
     /// With --attach: the number of tries so far, if no other follows
     #[arg(long, value_name = "N", hide = true, requires = "attach")]
     attach_tries: Option<u32>,
@@ -168,16 +172,12 @@ fn attach_one(args: &Args, pid: i32, surroundings: &Surroundings) -> ExitCode {
         pid,
         name: args.attach_name.as_deref().unwrap_or("a program"),
         service: args.service,
+        policy: args.attach_policy.clone().unwrap_or_else(|| PathBuf::from(POLICY)),
         facts: args.attach_facts,
         tries: args.attach_tries,
     };
     match by_rule::attach(&order, surroundings) {
-        Attempt::Attached(inode) => {
-            // The daemon may have given this process up.
-            let _ = writeln!(std::io::stdout(), "{inode}");
-            ExitCode::SUCCESS
-        }
-        Attempt::Over => ExitCode::FAILURE,
+        Attempt::Over => ExitCode::SUCCESS,
         Attempt::TryAgain => ExitCode::from(TRY_AGAIN),
     }
 }

@@ -24,7 +24,7 @@ use crate::account::Account;
 use crate::lease::Lease;
 use crate::log::{Priority, say};
 use crate::peer::Process;
-use crate::registry::Found;
+use crate::registry::{Found, Owner};
 use crate::search::{Bounds, Examine, search};
 
 /// The thread, and what it has found.
@@ -151,12 +151,12 @@ fn of_process(pid: i32, maps: &[Mapping], name: &str, keeper: u64) -> Option<Fou
     let page = SharedPage::take_up(&page, keeper).ok()?;
     let lease = Lease::take(&mailbox).ok()?;
     let account = Account::of_pid(process.pid, process.uid).ok()?;
-    Some(Found {
+    let owner = Owner {
         process,
         account,
-        page,
-        lease,
-    })
+        attached: None,
+    };
+    Some(Found { owner, page, lease })
 }
 
 /// Opens the memory that is mapped there (proc_pid_map_files(5)), without waiting for the holder of a lease on it.

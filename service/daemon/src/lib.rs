@@ -24,6 +24,7 @@ mod shares;
 #[path = "../../../tests/skip.rs"]
 mod skip;
 mod sockets;
+mod state;
 
 use std::path::PathBuf;
 use std::sync::Arc;

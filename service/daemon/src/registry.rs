@@ -1,6 +1,6 @@
 //! The pages: their owners, and how long they are kept.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::CStr;
 use std::fs;
 use std::io;
@@ -16,6 +16,7 @@ use fastpath_publish::{Handle, Member, Offsets, SharedPage, counter};
 use crate::account::Account;
 use crate::lease::{Lease, Plan, is_page_read, reopen};
 use crate::peer::{Peer, Process};
+use crate::policy::Attached;
 
 /// Limits of users.
 #[derive(Clone, Copy, Debug)]
@@ -56,17 +57,24 @@ const OTHER_DESCRIPTORS: u64 = 2048;
 /// Limit of pages of all users together: each takes a mapping, and a process may have 65,530 (vm.max_map_count).
 const MOST_PAGES: usize = 32_768;
 
+/// The process that a page is for.
+pub(crate) struct Owner {
+    pub process: Process,
+    /// The account whose share it takes.
+    pub account: Account,
+    /// Why the daemon attaches it, if it does.
+    pub attached: Option<Attached>,
+}
+
 /// A page of a daemon that has ended, and the process that maps it.
 pub(crate) struct Found {
-    pub process: Process,
-    pub account: Account,
+    pub owner: Owner,
     pub page: SharedPage,
     pub lease: Lease,
 }
 
 struct Entry {
-    process: Process,
-    account: Account,
+    owner: Owner,
     inode: u64,
     member: Arc<Member>,
     lease: Lease,
@@ -93,7 +101,6 @@ pub(crate) struct Registry {
     swept: u64,
     of_user: HashMap<Account, usize>,
     of_containers: usize,
-    inodes: HashSet<u64>,
     limits: Limits,
     /// Mark of its pages, by which the next daemon takes them up.
     keeper: u64,
@@ -111,7 +118,6 @@ impl Registry {
             swept: 0,
             of_user: HashMap::new(),
             of_containers: 0,
-            inodes: HashSet::new(),
             limits,
             keeper,
             publisher,
@@ -122,13 +128,14 @@ impl Registry {
     pub(crate) fn open(
         &mut self,
         name: &CStr,
-        (process, account): (Process, Account),
+        owner: Owner,
         clocks: ClockSet,
         offsets: Offsets,
         mailbox: Option<OwnedFd>,
         plan: Option<Plan>,
     ) -> Result<Grant, RequestRefusal> {
         let trouble = |what: &str, error: io::Error| RequestRefusal::new(Code::Internal, format!("{what}: {error}"));
+        let account = owner.account;
         let has = self.of_user.get(&account).copied().unwrap_or(0);
         if !account.is_root() && has >= self.limits.pages_per_user {
             let whose = match account {
@@ -158,7 +165,7 @@ impl Registry {
         };
         let page = new_page(name, self.keeper).map_err(|e| trouble("a page", e))?;
         let (member, reader) = Member::new(page, clocks, offsets).map_err(|e| trouble("a page", e))?;
-        self.enter((process, account), member, (lease, plan), false)
+        self.enter(owner, member, (lease, plan), false)
             .map_err(|e| trouble("a page", e))?;
         Ok(Grant {
             page: reader,
@@ -169,12 +176,8 @@ impl Registry {
 
     /// Continues to publish a page whose daemon has ended. The page itself records which clocks it answers.
     pub(crate) fn take_up(&mut self, found: Found, offsets: Offsets) -> io::Result<()> {
-        let Found {
-            process,
-            account,
-            page,
-            lease,
-        } = found;
+        let Found { owner, page, lease } = found;
+        let account = owner.account;
         let reader = Reader::new(page.page());
         let has = self.of_user.get(&account).copied().unwrap_or(0);
         if !account.is_root() && has >= self.limits.pages_per_user || self.size() >= self.limits.pages_in_all {
@@ -182,12 +185,12 @@ impl Registry {
         }
         let clocks = reader.clocks();
         let member = Member { page, clocks, offsets };
-        self.enter((process, account), member, (lease, None), true)
+        self.enter(owner, member, (lease, None), true)
     }
 
     fn enter(
         &mut self,
-        (process, account): (Process, Account),
+        owner: Owner,
         member: Member,
         (lease, plan): (Lease, Option<Plan>),
         was_found_again: bool,
@@ -197,14 +200,12 @@ impl Registry {
         let id = self.next_id;
         self.next_id += 1;
         self.publisher.add(id, member.clone());
-        *self.of_user.entry(account).or_default() += 1;
-        self.of_containers += usize::from(account.is_container());
-        self.inodes.insert(inode);
+        *self.of_user.entry(owner.account).or_default() += 1;
+        self.of_containers += usize::from(owner.account.is_container());
         self.entries.insert(
             id,
             Entry {
-                process,
-                account,
+                owner,
                 inode,
                 member,
                 lease,
@@ -232,7 +233,7 @@ impl Registry {
             let Some(entry) = self.entries.get(&id) else { continue };
             let in_use = entry.lease.in_use();
             // Where leases are not available, a page is kept as long as the process lives that mapped it first.
-            if !in_use.unwrap_or_else(|| Process::read(entry.process.pid).is_ok()) {
+            if !in_use.unwrap_or_else(|| Process::read(entry.owner.process.pid).is_ok()) {
                 self.forget(id);
                 self.publisher.remove(id);
             }
@@ -250,8 +251,10 @@ impl Registry {
     }
 
     fn forget(&mut self, id: u64) {
-        let Some(entry) = self.entries.remove(&id) else { return };
-        self.inodes.remove(&entry.inode);
+        let Some(mut entry) = self.entries.remove(&id) else {
+            return;
+        };
+        entry.owner.attached = None;
         self.hold_or_release(entry);
     }
 
@@ -259,11 +262,11 @@ impl Registry {
         if entry.is_held() {
             return self.held.push_back(entry);
         }
-        self.of_containers -= usize::from(entry.account.is_container());
-        if let Some(has) = self.of_user.get_mut(&entry.account) {
+        self.of_containers -= usize::from(entry.owner.account.is_container());
+        if let Some(has) = self.of_user.get_mut(&entry.owner.account) {
             *has -= 1;
             if *has == 0 {
-                self.of_user.remove(&entry.account);
+                self.of_user.remove(&entry.owner.account);
             }
         }
     }
@@ -273,18 +276,13 @@ impl Registry {
         self.entries.len()
     }
 
-    /// Returns whether a page has this inode.
-    pub(crate) fn has(&self, inode: u64) -> bool {
-        self.inodes.contains(&inode)
-    }
-
     /// Returns up to `most` pages that a user may see, after the one with the id `after`, and the id to continue from,
     /// if there are more.
     pub(crate) fn shown_to(&self, peer: Peer, after: u64, most: usize) -> (Vec<status::Page>, Option<u64>) {
         let mut shown = self
             .entries
             .range((Bound::Excluded(after), Bound::Unbounded))
-            .filter(|(_, entry)| peer.has_to_do_with(entry.process.uid, entry.account));
+            .filter(|(_, entry)| peer.has_to_do_with(entry.owner.process.uid, entry.owner.account));
         let mut last = after;
         let mut pages = Vec::new();
         for (id, entry) in shown.by_ref().take(most) {
@@ -305,8 +303,8 @@ impl Entry {
         let reader = Reader::new(self.member.page.page());
         let stats = reader.stats();
         status::Page {
-            pid: self.process.pid,
-            uid: self.process.uid,
+            pid: self.owner.process.pid,
+            uid: self.owner.process.uid,
             inode: self.inode,
             clocks: self.member.clocks.iter().collect(),
             is_offset: self.member.offsets != Offsets::default(),
@@ -315,7 +313,7 @@ impl Entry {
             age_ns: reader.age_ns(counter::read()),
             withdrawn: stats.withdrawn_reason.map(|reason| reason.to_string()),
             was_found_again: self.was_found_again,
-            rule: None,
+            rule: self.owner.attached.as_ref().and_then(Attached::rule),
         }
     }
 }
@@ -358,7 +356,11 @@ mod tests {
                 registry
                     .open(
                         fastpath_page::MEMFD_NAME,
-                        (process, Account::User(process.uid)),
+                        Owner {
+                            process,
+                            account: Account::User(process.uid),
+                            attached: None,
+                        },
                         ClockSet::ALL,
                         Offsets::default(),
                         None,

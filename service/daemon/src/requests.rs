@@ -16,7 +16,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::lease::Plan;
 use crate::peer::Peer;
-use crate::server::State;
+use crate::registry::Owner;
+use crate::state::State;
 
 /// An answer and what is sent with it.
 pub(crate) struct Answered {
@@ -112,7 +113,11 @@ fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> 
         0 => MEMFD_NAME,
         _ => CLOCK_NAME,
     };
-    let owner = (process, account);
+    let owner = Owner {
+        process,
+        account,
+        attached: of_another.then(|| state.attaches(peer, process)).flatten(),
+    };
     let grant = state.registry.open(name, owner, clocks, offsets, mailbox, None)?;
     let answer = Answer {
         clocks: clocks.0,
@@ -170,9 +175,14 @@ fn prepare(state: &mut State, peer: Peer, request: &Request) -> Result<Answered,
     };
     let contents = contents(&plan, &mut answer)?;
     let (kept, contents) = contents;
+    let owner = Owner {
+        process,
+        account: peer.account,
+        attached: None,
+    };
     let grant = state
         .registry
-        .open(MEMFD_NAME, (process, peer.account), clocks, offsets, None, Some(kept))?;
+        .open(MEMFD_NAME, owner, clocks, offsets, None, Some(kept))?;
     Ok(Answered::with(answer, vec![grant.page, grant.mailbox, contents]))
 }
 

@@ -8,14 +8,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use fastpath_image::Isa;
-use fastpath_inject::target;
-use fastpath_measure::{Assume, measure_for_auto};
 use fastpath_page::ClockSet;
-use fastpath_protocol::{Code, Request, RequestRefusal, Status, packet};
+use fastpath_protocol::{Code, Request, RequestRefusal, packet};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
@@ -27,12 +23,13 @@ use crate::account::Account;
 use crate::closing::Closer;
 use crate::finding::Finder;
 use crate::log::{Priority, say};
-use crate::peer::{Examined, Peer, Process};
-use crate::policy::{Policy, ProcessFacts, Watcher};
+use crate::peer::{Examined, Peer};
+use crate::policy::Policy;
 use crate::registry::Registry;
 use crate::requests;
 use crate::shares::Shares;
 use crate::sockets::{Listener, QUEUE};
+use crate::state::State;
 use crate::{DaemonOptions, log};
 
 /// Timeout of a silent connection.
@@ -45,8 +42,6 @@ const ACCEPTED_AT_A_TIME: usize = QUEUE as usize;
 const SWEEP_EVERY: Duration = Duration::from_millis(250);
 /// Number of checks that together cover all pages.
 const SWEEPS_A_ROUND: usize = 16;
-/// Time for which a measurement of the kernel's clocks holds: a clocksource rarely changes.
-const MEASURE_EVERY: Duration = Duration::from_secs(60);
 
 /// SIGTERM, SIGINT and SIGHUP as a descriptor for epoll(7).
 pub(crate) struct Signals(SignalFd);
@@ -62,120 +57,6 @@ impl Signals {
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         Ok(Signals(SignalFd::with_flags(&set, flags)?))
     }
-}
-
-/// State from which requests are answered.
-pub(crate) struct State {
-    /// All pages.
-    pub registry: Registry,
-    begun: Instant,
-    clocks: Option<ClockSet>,
-    slow: ClockSet,
-    measured: Instant,
-    policy_file: PathBuf,
-    /// Reason why the present policy file is not in force.
-    policy_error: Option<String>,
-    /// The policy.
-    watcher: Watcher,
-    /// Number of refused requests so far.
-    pub refused: u64,
-}
-
-impl State {
-    /// Refuses a process for which the policy says never.
-    pub(crate) fn policy_allows(&self, process: Process) -> Result<(), RequestRefusal> {
-        self.policy_allows_unless(process, Policy::excludes)
-    }
-
-    /// The same for a process that asks for itself.
-    pub(crate) fn policy_allows_itself(&self, process: Process) -> Result<(), RequestRefusal> {
-        self.policy_allows_unless(process, Policy::excludes_itself)
-    }
-
-    fn policy_allows_unless(
-        &self,
-        process: Process,
-        is_excluded: fn(&Policy, &ProcessFacts) -> bool,
-    ) -> Result<(), RequestRefusal> {
-        let policy = self.watcher.policy();
-        if policy.rules() > 0 && is_excluded(&policy, &ProcessFacts::read(process)) {
-            let why = format!("{} says never for process {}", self.policy_file.display(), process.pid);
-            return Err(RequestRefusal::new(Code::Policy, why));
-        }
-        Ok(())
-    }
-
-    /// Queues a process to be attached with its descendants.
-    pub(crate) fn attach(&self, process: Process, account: Account, clocks: ClockSet) -> Result<(), RequestRefusal> {
-        if !Isa::HOST.facts().attaches {
-            let why = "running processes are attached on x86-64 only";
-            return Err(RequestRefusal::new(Code::Unsupported, why));
-        }
-        self.watcher.attach(process, account, clocks)
-    }
-
-    /// Reads the policy again. A policy with a mistake changes nothing.
-    fn reload(&mut self) {
-        match Policy::read(&self.policy_file) {
-            Ok(policy) => {
-                let policy = policy.unwrap_or_default();
-                let rules = policy.rules();
-                let s = if rules == 1 { "" } else { "s" };
-                say(Priority::Info, format_args!("the policy has {rules} rule{s} now"));
-                self.watcher.replace(policy);
-                self.policy_error = None;
-            }
-            Err(why) => {
-                say(Priority::Warning, format_args!("{why}; the policy stays as it was"));
-                self.policy_error = Some(why);
-            }
-        }
-    }
-
-    /// Returns the clocks for clients that leave the choice to the daemon.
-    pub(crate) fn slow_clocks(&self) -> ClockSet {
-        self.clocks.unwrap_or(self.slow)
-    }
-
-    /// Returns the status for a client: up to `most` pages, from after the one with the id `after`.
-    pub(crate) fn status(&self, peer: Peer, after: u64, most: usize) -> Status {
-        let (mut pages, next) = self.registry.shown_to(peer, after, most);
-        for page in &mut pages {
-            page.rule = self.watcher.rule_of(page.inode);
-        }
-        let policy = self.policy_file.display().to_string();
-        Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            uptime_seconds: self.begun.elapsed().as_secs(),
-            slow_clocks: self.slow_clocks().iter().collect(),
-            rules: self.watcher.policy().rules(),
-            policy: Some(cut_short(&policy, 4096)),
-            policy_error: self.policy_error.as_deref().map(|why| cut_short(why, 1024)),
-            notices: self.watcher.notices().map(str::to_owned),
-            leaves_filtered: target::why_filters_stay(),
-            pages,
-            pages_in_all: self.registry.count(),
-            next,
-            refused: self.refused,
-        }
-    }
-
-    fn measure(&mut self) {
-        let slow = measure_for_auto(Assume::SamePath)
-            .into_iter()
-            .filter(|path| path.is_slow);
-        self.slow = slow.fold(ClockSet::NONE, |set, path| {
-            set.union(ClockSet::of_id(path.clock.id() as u32))
-        });
-        self.measured = Instant::now();
-    }
-}
-
-/// Returns the start of a text, at most `bytes` long.
-fn cut_short(text: &str, bytes: usize) -> String {
-    let end = (0..=bytes.min(text.len())).rfind(|end| text.is_char_boundary(*end));
-    text[..end.unwrap_or(0)].to_owned()
 }
 
 /// A connected client.
@@ -222,21 +103,7 @@ impl Server {
         signals: Signals,
         registry: Registry,
     ) -> io::Result<Server> {
-        let now = Instant::now();
-        let mut state = State {
-            registry,
-            begun: now,
-            clocks: options.clocks,
-            slow: ClockSet::NONE,
-            measured: now,
-            policy_file: options.policy.clone(),
-            policy_error: None,
-            watcher: Watcher::start(policy, options)?,
-            refused: 0,
-        };
-        if options.clocks.is_none() {
-            state.measure();
-        }
+        let state = State::new(options, policy, registry)?;
         let finder = Finder::start(listener.keeper())?;
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         events.add(&signals.0, readable(SIGNALS))?;
@@ -443,8 +310,9 @@ impl Server {
 
     fn take_up_found(&mut self) {
         for found in self.finder.take() {
-            let pid = found.process.pid;
+            let pid = found.owner.process.pid;
             let taken = found
+                .owner
                 .process
                 .offsets()
                 .map_err(|refusal| refusal.sentence)
@@ -468,11 +336,7 @@ impl Server {
             !connection.must_wait && now.duration_since(connection.last_read) >= SILENCE
         });
         self.close_over(now);
-        let State { watcher, registry, .. } = &self.state;
-        watcher.forget_all_but(|inode| registry.has(inode));
-        if self.state.clocks.is_none() && now.duration_since(self.state.measured) >= MEASURE_EVERY {
-            self.state.measure();
-        }
+        self.state.measure_if_due(now);
     }
 }
 

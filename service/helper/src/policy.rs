@@ -10,13 +10,18 @@ use fastpath_protocol::{Client, ClientError};
 pub struct DaemonsPolicy(PathBuf);
 
 impl DaemonsPolicy {
+    /// Returns the policy of the file at this path.
+    pub fn at(file: PathBuf) -> DaemonsPolicy {
+        DaemonsPolicy(file)
+    }
+
     /// Finds the policy; `None` if no daemon runs. The error: another user listens in its place.
     pub fn find() -> Result<Option<DaemonsPolicy>, ClientError> {
         let status = match Client::connect() {
             Err(failure @ ClientError::AnotherUsers { .. }) => return Err(failure),
             connected => connected.and_then(|client| client.state()).ok(),
         };
-        Ok(status.and_then(|status| Some(DaemonsPolicy(status.policy?.into()))))
+        Ok(status.and_then(|status| Some(DaemonsPolicy::at(status.policy?.into()))))
     }
 
     /// Returns the check that decides at each exec whether the process may be served.

@@ -4,7 +4,6 @@
 //! user (FUSE, userfaultfd(2)): that can wait for ever, and not even SIGKILL always ends it. So no thread of the daemon
 //! does it.
 
-use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -48,8 +47,8 @@ pub const TRY_AGAIN: u8 = 75;
 /// Result of an attach.
 #[derive(Debug)]
 pub(super) enum Done {
-    /// Inode of the page that the process got, if it did.
-    InTime(Option<u64>),
+    /// The process is attached, or left as it is for good.
+    InTime,
     /// It may succeed later.
     TryAgain,
     /// It took too long. Contains the child if that has not ended.
@@ -60,6 +59,7 @@ pub(super) enum Done {
 pub(super) struct Attacher {
     socket: PathBuf,
     trust: Trust,
+    policy: PathBuf,
 }
 
 impl Attacher {
@@ -68,6 +68,7 @@ impl Attacher {
         Attacher {
             socket: options.socket.clone(),
             trust: options.trust,
+            policy: options.policy.clone(),
         }
     }
 
@@ -78,7 +79,7 @@ impl Attacher {
                 Priority::Warning,
                 format_args!("process {} stays on the kernel's path: {what}: {why}", task.pid),
             );
-            Done::InTime(None)
+            Done::InTime
         };
         let mut child = match self.command(task, service, facts).spawn() {
             Ok(child) => child,
@@ -92,7 +93,7 @@ impl Attacher {
                     trouble("the process that attaches it", &status);
                     Done::TryAgain
                 }
-                Ok(_) => Done::InTime(child.stdout.take().and_then(inode_in)),
+                Ok(_) => Done::InTime,
                 Err(error) => trouble("the process that attaches it", &error),
             };
         }
@@ -107,8 +108,6 @@ impl Attacher {
         // SAFETY: kill takes integers; the group is the child's own and includes what the child has started, and the
         // child has not been waited for.
         unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
-        // The descriptor is in this thread's own table: no other thread can close it.
-        drop(child.stdout.take());
         if has_ended_within(&child, DEATH) && child.wait().is_ok() {
             return Done::TooLate(None);
         }
@@ -128,10 +127,11 @@ impl Attacher {
             .arg(format!("--service={service}"))
             .arg(format!("--attach-facts={}", facts.fingerprint()))
             .args(facts.executable.as_ref().map(|name| format!("--attach-name={name}")))
+            .arg(format!("--attach-policy={}", self.policy.display()))
             .args((task.tries >= MOST_TRIES).then(|| format!("--attach-tries={}", task.tries)))
             .env(SOCKET_VARIABLE, &self.socket)
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
+            .stdout(Stdio::null())
             .process_group(0);
         command
     }
@@ -152,15 +152,6 @@ pub(super) fn keep_clients_descriptors_out() {
             libc::CLOSE_RANGE_UNSHARE,
         )
     };
-}
-
-/// Reads the inode that the child prints.
-fn inode_in(mut stdout: std::process::ChildStdout) -> Option<u64> {
-    let mut said = [0; 32];
-    // The child has ended; a process that it started may still have the pipe open.
-    nix::fcntl::fcntl(&stdout, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).ok()?;
-    let length = stdout.read(&mut said).ok()?;
-    std::str::from_utf8(said.get(..length)?).ok()?.trim().parse().ok()
 }
 
 fn has_ended_within(child: &Child, limit: Duration) -> bool {

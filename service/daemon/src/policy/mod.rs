@@ -21,7 +21,7 @@ pub use attacher::TRY_AGAIN;
 pub use facts::ProcessFacts;
 use glob::Glob;
 pub use preview::{Fit, Preview};
-pub(crate) use watcher::Watcher;
+pub(crate) use watcher::{Attached, Watcher};
 
 /// Rules; the first that fits a process decides.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -120,7 +120,7 @@ impl Queue {
         let account = task.account;
         let mut tasks = self.tasks();
         match done {
-            Done::InTime(_) => tasks.is_done(account),
+            Done::InTime => tasks.is_done(account),
             Done::TryAgain => {
                 tasks.is_done(account);
                 tasks.try_later(task, Instant::now());
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(first.each_ref().map(|task| task.account), [hostile; 2]);
         let third = queue.take();
         assert_eq!(third.account, other);
-        queue.give_back(third, Done::InTime(None));
+        queue.give_back(third, Done::InTime);
         let [first, _second] = first;
         queue.give_back(first, Done::TooLate(None));
         queue.put(task(11, other));

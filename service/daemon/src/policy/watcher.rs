@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use fastpath_os::Stat;
 use fastpath_page::ClockSet;
@@ -32,16 +33,30 @@ struct Shared {
     /// How processes are noticed at present.
     notices: Mutex<Option<&'static str>>,
     changed: EventFd,
-    /// The attached processes, by the inode of their page.
-    given: Mutex<HashMap<u64, Given>>,
+    /// The clocks of a rule that leaves the choice to the daemon.
+    slow: AtomicU32,
+    /// The processes that are being attached.
+    under_way: Mutex<HashMap<i32, Attached>>,
+    /// The trees with an attendant.
+    trees: Mutex<Vec<Weak<Account>>>,
 }
 
-/// Why a page was given by this daemon itself.
-struct Given {
+/// Why a page is given by this daemon itself. It exists as long as the page is published.
+#[derive(Clone)]
+pub(crate) struct Attached {
     /// Rule by which, unless root asked for it.
     rule: Option<usize>,
+    /// Whether the process is attached by now.
+    is_done: Arc<AtomicBool>,
     /// The account that is charged for an attendant, if there is one.
-    tree_of: Option<Account>,
+    _tree_of: Option<Arc<Account>>,
+}
+
+impl Attached {
+    /// Returns the rule by which the process is attached.
+    pub(crate) fn rule(&self) -> Option<usize> {
+        self.rule.filter(|_| self.is_done.load(Ordering::Acquire))
+    }
 }
 
 /// Limit of trees with an attendant of one user other than root, and of all users other than root. An attendant is one
@@ -66,7 +81,9 @@ impl Watcher {
             tasks: tasks.clone(),
             notices: Mutex::new(None),
             changed: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
-            given: Mutex::default(),
+            slow: AtomicU32::new(0),
+            under_way: Mutex::default(),
+            trees: Mutex::default(),
         }));
         for _ in 0..AT_A_TIME {
             let (attacher, theirs) = (Attacher::new(options), watcher.0.clone());
@@ -120,14 +137,14 @@ impl Watcher {
         *locked(&self.0.notices)
     }
 
-    /// Returns the rule by which the page with this inode was given.
-    pub(crate) fn rule_of(&self, inode: u64) -> Option<usize> {
-        locked(&self.0.given).get(&inode)?.rule
+    /// Sets the clocks of rules that leave the choice to the daemon.
+    pub(crate) fn choose(&self, slow: ClockSet) {
+        self.0.slow.store(slow.0, Ordering::Relaxed);
     }
 
-    /// Forgets pages that do not exist any more.
-    pub(crate) fn forget_all_but(&self, is_there: impl Fn(u64) -> bool) {
-        locked(&self.0.given).retain(|inode, _| is_there(*inode));
+    /// Returns why a process is being attached now; `None` if it is not.
+    pub(crate) fn attaches(&self, pid: i32) -> Option<Attached> {
+        locked(&self.0.under_way).get(&pid).cloned()
     }
 }
 
@@ -146,40 +163,55 @@ impl Shared {
         loop {
             let mut task = self.tasks.take();
             task.tries += 1;
-            let mut service = task.decision.service;
             let done = match self.still_fitting(&task) {
-                Some(facts) => {
-                    service.children = service.children && self.may_have_a_tree(&task);
-                    attacher.attach(&task, service, &facts)
-                }
-                None => Done::InTime(None),
+                Some(facts) => self.attach(&task, &facts, attacher),
+                None => Done::InTime,
             };
-            if let Done::InTime(Some(inode)) = &done {
-                let given = Given {
-                    rule: task.asked_for.is_none().then_some(task.decision.rule),
-                    tree_of: service.children.then_some(task.account),
-                };
-                locked(&self.given).insert(*inode, given);
-            }
             self.tasks.give_back(task, done);
         }
     }
 
-    /// Returns whether a task's process may have an attendant; logs why not.
-    fn may_have_a_tree(&self, task: &Task) -> bool {
-        let given = locked(&self.given);
-        let may = may_have_a_tree(task.account, given.values().filter_map(|given| given.tree_of));
-        drop(given);
-        if !may {
-            say(
-                Priority::Notice,
-                format_args!(
-                    "process {}: the programs that it executes will not be served: too many trees of its user, or of all, are",
-                    task.pid
-                ),
-            );
+    fn attach(&self, task: &Task, facts: &ProcessFacts, attacher: &Attacher) -> Done {
+        let mut service = task.decision.service;
+        if service.clocks == Clocks::Auto {
+            service.clocks = Clocks::Set(ClockSet(self.slow.load(Ordering::Relaxed)));
         }
-        may
+        // Every clock is fast here.
+        if service.set().is_empty() {
+            return Done::InTime;
+        }
+        let tree_of = service.children.then(|| self.new_tree(task)).flatten();
+        service.children = tree_of.is_some();
+        let attached = Attached {
+            rule: task.asked_for.is_none().then_some(task.decision.rule),
+            is_done: Arc::default(),
+            _tree_of: tree_of,
+        };
+        locked(&self.under_way).insert(task.pid, attached.clone());
+        let done = attacher.attach(task, service, facts);
+        locked(&self.under_way).remove(&task.pid);
+        attached.is_done.store(true, Ordering::Release);
+        done
+    }
+
+    /// Counts a tree for a task's process, if it may have an attendant; logs why not.
+    fn new_tree(&self, task: &Task) -> Option<Arc<Account>> {
+        let mut trees = locked(&self.trees);
+        trees.retain(|tree| tree.strong_count() > 0);
+        if may_have_a_tree(task.account, trees.iter().filter_map(Weak::upgrade).map(|of| *of)) {
+            let tree = Arc::new(task.account);
+            trees.push(Arc::downgrade(&tree));
+            return Some(tree);
+        }
+        drop(trees);
+        say(
+            Priority::Notice,
+            format_args!(
+                "process {}: the programs that it executes will not be served: too many trees of its user, or of all, are",
+                task.pid
+            ),
+        );
+        None
     }
 
     /// Returns the facts about a task's process if the reason for the task still holds: while it waited, the policy may

@@ -1,12 +1,12 @@
 //! Attaches one process by a rule of the host's daemon, as its client: the daemon starts itself again for that, because
 //! it must not read another process's memory itself.
 
+use std::path::PathBuf;
+
 use fastpath_daemon::Service;
 use fastpath_daemon::log::{Priority, say};
 use fastpath_inject::Rescued;
 use fastpath_inject::attach::{Refusal, StoppedTooLong, may_attach};
-use fastpath_page::{ClockSet, Clocks, MAPPED_NAME};
-use fastpath_protocol::{Client, ClientError};
 
 use super::{OTHER_PROGRAM, Outcome, Wanted, attach_all};
 use crate::policy::DaemonsPolicy;
@@ -20,6 +20,8 @@ pub struct Order<'a> {
     pub name: &'a str,
     /// What it gets.
     pub service: Service,
+    /// The policy file, which decides about its descendants.
+    pub policy: PathBuf,
     /// Facts by which the daemon decided ([`fastpath_daemon::ProcessFacts::fingerprint`]).
     pub facts: Option<u64>,
     /// Number of tries so far, if this is the last one.
@@ -28,9 +30,7 @@ pub struct Order<'a> {
 
 /// Result of an attach.
 pub enum Attempt {
-    /// Inode of the page that the target got.
-    Attached(u64),
-    /// The target is left as it is for good.
+    /// The target is attached, or left as it is for good.
     Over,
     /// Another try may succeed.
     TryAgain,
@@ -48,11 +48,12 @@ pub fn attach(order: &Order<'_>, surroundings: &Surroundings) -> Attempt {
         Err(refusal) => failed(&refusal),
     };
     match done {
-        Ok(Some(inode)) => {
-            say(Priority::Info, format_args!("attached process {pid} ({name})"));
-            Attempt::Attached(inode)
+        Ok(is_attached) => {
+            if is_attached {
+                say(Priority::Info, format_args!("attached process {pid} ({name})"));
+            }
+            Attempt::Over
         }
-        Ok(None) => Attempt::Over,
         Err((_, true)) if tries.is_none() => Attempt::TryAgain,
         Err((why, may_pass)) => {
             let tries = tries.filter(|_| may_pass);
@@ -66,33 +67,23 @@ pub fn attach(order: &Order<'_>, surroundings: &Surroundings) -> Attempt {
     }
 }
 
-fn failed(refusal: &Refusal) -> Result<Option<u64>, Failure> {
+fn failed(refusal: &Refusal) -> Result<bool, Failure> {
     match is_no_news(refusal) {
-        true => Ok(None),
+        true => Ok(false),
         false => Err((refusal.to_string(), refusal.is_passing())),
     }
 }
 
-fn attach_it(order: &Order<'_>, surroundings: &Surroundings) -> Result<Option<u64>, Failure> {
-    let (pid, mut service) = (order.pid, order.service);
-    let for_good = |failure: ClientError| (failure.to_string(), false);
-    if service.clocks == Clocks::Auto {
-        let status = Client::connect().and_then(|client| client.state());
-        let slow = status.map_err(for_good)?.slow_clocks;
-        let ids = slow.iter().map(|id| ClockSet::of_id(*id));
-        service.clocks = Clocks::Set(ids.fold(ClockSet::NONE, ClockSet::union));
-    }
-    if service.set() == ClockSet::NONE {
-        return Ok(None);
-    }
-    let policy = service.children.then(DaemonsPolicy::find).transpose();
+/// Attaches a process; returns whether it is attached.
+fn attach_it(order: &Order<'_>, surroundings: &Surroundings) -> Result<bool, Failure> {
+    let (pid, service) = (order.pid, order.service);
     let wanted = Wanted {
         service,
-        policy: policy.map_err(for_good)?.flatten(),
+        policy: service.children.then(|| DaemonsPolicy::at(order.policy.clone())),
         selected: order.facts.map(|facts| (pid, facts)),
         may_publish: false,
     };
-    let mut done = Ok(None);
+    let mut done = Ok(false);
     attach_all(&[pid], &wanted, surroundings, give_up, |attached_pid, _, outcome| {
         if attached_pid == pid {
             done = match outcome {
@@ -104,10 +95,10 @@ fn attach_it(order: &Order<'_>, surroundings: &Surroundings) -> Result<Option<u6
                         );
                     }
                     attached.rescued.iter().for_each(|rescued| log_rescued(pid, rescued));
-                    Ok(page_of(pid))
+                    Ok(true)
                 }
                 Outcome::Refused(refusal) => failed(&refusal),
-                Outcome::NoPage(_) if !exists(pid) => Ok(None),
+                Outcome::NoPage(_) if !exists(pid) => Ok(false),
                 // The daemon decides about it anew.
                 Outcome::Forbidden(why) if why == OTHER_PROGRAM => Err((why, true)),
                 Outcome::Forbidden(why) | Outcome::NoPage(why) => Err((why, false)),
@@ -150,13 +141,6 @@ fn give_up(stands: &StoppedTooLong) -> ! {
     );
     // SAFETY: _exit ends the process at once, without waiting for the thread that waits in the kernel.
     unsafe { libc::_exit(1) }
-}
-
-/// Returns the inode of the page that a process maps.
-fn page_of(pid: i32) -> Option<u64> {
-    let maps = fastpath_os::maps::read(pid).ok()?;
-    let page = maps.iter().find(|mapping| mapping.is_memory(MAPPED_NAME))?;
-    Some(page.inode)
 }
 
 fn is_no_news(refusal: &Refusal) -> bool {

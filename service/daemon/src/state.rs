@@ -1,0 +1,167 @@
+//! State from which requests are answered.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use fastpath_image::Isa;
+use fastpath_inject::target;
+use fastpath_measure::{Assume, measure_for_auto};
+use fastpath_page::ClockSet;
+use fastpath_protocol::{Code, RequestRefusal, Status};
+
+use crate::DaemonOptions;
+use crate::account::Account;
+use crate::log::{Priority, say};
+use crate::peer::{Peer, Process};
+use crate::policy::{Attached, Policy, ProcessFacts, Watcher};
+use crate::registry::Registry;
+
+/// Time for which a measurement of the kernel's clocks holds: a clocksource rarely changes.
+const MEASURE_EVERY: Duration = Duration::from_secs(60);
+
+/// State from which requests are answered.
+pub(crate) struct State {
+    /// All pages.
+    pub registry: Registry,
+    begun: Instant,
+    clocks: Option<ClockSet>,
+    slow: ClockSet,
+    measured: Instant,
+    policy_file: PathBuf,
+    /// Reason why the present policy file is not in force.
+    policy_error: Option<String>,
+    /// The policy.
+    watcher: Watcher,
+    /// Number of refused requests so far.
+    pub refused: u64,
+}
+
+impl State {
+    /// Starts with a policy, and measures the kernel's clocks.
+    pub(crate) fn new(options: &DaemonOptions, policy: Policy, registry: Registry) -> io::Result<State> {
+        let now = Instant::now();
+        let mut state = State {
+            registry,
+            begun: now,
+            clocks: options.clocks,
+            slow: ClockSet::NONE,
+            measured: now,
+            policy_file: options.policy.clone(),
+            policy_error: None,
+            watcher: Watcher::start(policy, options)?,
+            refused: 0,
+        };
+        match options.clocks {
+            Some(clocks) => state.watcher.choose(clocks),
+            None => state.measure(),
+        }
+        Ok(state)
+    }
+
+    /// Refuses a process for which the policy says never.
+    pub(crate) fn policy_allows(&self, process: Process) -> Result<(), RequestRefusal> {
+        self.policy_allows_unless(process, Policy::excludes)
+    }
+
+    /// The same for a process that asks for itself.
+    pub(crate) fn policy_allows_itself(&self, process: Process) -> Result<(), RequestRefusal> {
+        self.policy_allows_unless(process, Policy::excludes_itself)
+    }
+
+    fn policy_allows_unless(
+        &self,
+        process: Process,
+        is_excluded: fn(&Policy, &ProcessFacts) -> bool,
+    ) -> Result<(), RequestRefusal> {
+        let policy = self.watcher.policy();
+        if policy.rules() > 0 && is_excluded(&policy, &ProcessFacts::read(process)) {
+            let why = format!("{} says never for process {}", self.policy_file.display(), process.pid);
+            return Err(RequestRefusal::new(Code::Policy, why));
+        }
+        Ok(())
+    }
+
+    /// Returns why the daemon attaches a process now, if a client asks for a page for it that is the daemon's child.
+    pub(crate) fn attaches(&self, peer: Peer, process: Process) -> Option<Attached> {
+        let is_ours = peer.uid == nix::unistd::geteuid().as_raw();
+        is_ours.then(|| self.watcher.attaches(process.pid)).flatten()
+    }
+
+    /// Queues a process to be attached with its descendants.
+    pub(crate) fn attach(&self, process: Process, account: Account, clocks: ClockSet) -> Result<(), RequestRefusal> {
+        if !Isa::HOST.facts().attaches {
+            let why = "running processes are attached on x86-64 only";
+            return Err(RequestRefusal::new(Code::Unsupported, why));
+        }
+        self.watcher.attach(process, account, clocks)
+    }
+
+    /// Reads the policy again. A policy with a mistake changes nothing.
+    pub(crate) fn reload(&mut self) {
+        match Policy::read(&self.policy_file) {
+            Ok(policy) => {
+                let policy = policy.unwrap_or_default();
+                let rules = policy.rules();
+                let s = if rules == 1 { "" } else { "s" };
+                say(Priority::Info, format_args!("the policy has {rules} rule{s} now"));
+                self.watcher.replace(policy);
+                self.policy_error = None;
+            }
+            Err(why) => {
+                say(Priority::Warning, format_args!("{why}; the policy stays as it was"));
+                self.policy_error = Some(why);
+            }
+        }
+    }
+
+    /// Returns the clocks for clients that leave the choice to the daemon.
+    pub(crate) fn slow_clocks(&self) -> ClockSet {
+        self.clocks.unwrap_or(self.slow)
+    }
+
+    /// Returns the status for a client: up to `most` pages, from after the one with the id `after`.
+    pub(crate) fn status(&self, peer: Peer, after: u64, most: usize) -> Status {
+        let (pages, next) = self.registry.shown_to(peer, after, most);
+        let policy = self.policy_file.display().to_string();
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_seconds: self.begun.elapsed().as_secs(),
+            slow_clocks: self.slow_clocks().iter().collect(),
+            rules: self.watcher.policy().rules(),
+            policy: Some(cut_short(&policy, 4096)),
+            policy_error: self.policy_error.as_deref().map(|why| cut_short(why, 1024)),
+            notices: self.watcher.notices().map(str::to_owned),
+            leaves_filtered: target::why_filters_stay(),
+            pages,
+            pages_in_all: self.registry.count(),
+            next,
+            refused: self.refused,
+        }
+    }
+
+    /// Measures the kernel's clocks again from time to time.
+    pub(crate) fn measure_if_due(&mut self, now: Instant) {
+        if self.clocks.is_none() && now.duration_since(self.measured) >= MEASURE_EVERY {
+            self.measure();
+        }
+    }
+
+    fn measure(&mut self) {
+        let slow = measure_for_auto(Assume::SamePath)
+            .into_iter()
+            .filter(|path| path.is_slow);
+        self.slow = slow.fold(ClockSet::NONE, |set, path| {
+            set.union(ClockSet::of_id(path.clock.id() as u32))
+        });
+        self.watcher.choose(self.slow);
+        self.measured = Instant::now();
+    }
+}
+
+/// Returns the start of a text, at most `bytes` long.
+fn cut_short(text: &str, bytes: usize) -> String {
+    let end = (0..=bytes.min(text.len())).rfind(|end| text.is_char_boundary(*end));
+    text[..end.unwrap_or(0)].to_owned()
+}
