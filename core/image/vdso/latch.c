@@ -32,19 +32,20 @@ FP_INLINE fp_u64 read_counter(const struct fp_page *page) {
 }
 
 /*
+ * As fp_read_latch(), for a clock's place. Stores a bound on REALTIME's distance from UTC, too, if `utc_error_ns` is
+ * not NULL; 0: unknown.
+ *
  * Begins again when the writer changed the latch meanwhile, as the kernel's own vDSO does. A writer that stops or
  * dies in the middle of a change delays no reader: a change of seq makes a reader begin again, not its value.
  */
-FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
-	const struct fp_page *page = fp_page_at(0);
-	struct fp_place place;
+FP_INLINE int read_latch(const struct fp_page *page, fp_clockid id, struct fp_place place, struct fp_time *time,
+			 fp_u64 *utc_error_ns) {
 	const struct fp_latch *latch;
 	struct fp_time found;
+	fp_u64 error_ns = 0;
 	fp_u32 seq;
 	int answers;
 
-	if (!find(page, id, &place))
-		return 0;
 	do {
 		const struct fp_anchor *anchor;
 		fp_u64 counter, age_cycles;
@@ -71,12 +72,24 @@ FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
 			age_cycles = age_cycles >> 63 ? 0 : anchor->cap_cycles;
 		}
 		found = fp_extrapolate(anchor, place.base, age_cycles);
+		if (utc_error_ns && anchor->utc_error_ns)
+			/* One more for each rounding down. */
+			error_ns = anchor->utc_error_ns + (age_cycles * anchor->utc_error_mult >> anchor->shift) + 1;
 
 		fp_load_barrier();
 	} while (latch->copy[0].seq != seq);
 	/* Only here: what an earlier round found is no valid floor any more. */
 	*time = found;
+	if (utc_error_ns)
+		*utc_error_ns = error_ns;
 	return answers;
+}
+
+FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
+	const struct fp_page *page = fp_page_at(0);
+	struct fp_place place;
+
+	return find(page, id, &place) && read_latch(page, id, place, time, 0);
 }
 
 FP_COLD int fp_is_later(const struct fp_time *floor, fp_u32 kernel_sec, fp_u32 kernel_nsec) {

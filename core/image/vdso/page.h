@@ -73,9 +73,11 @@ struct fp_latch {
 	struct fp_anchor copy[2];
 };
 
+#define FP_PAGE_MAGIC 0x6567617074736166ull /* "fastpage" */
+#define FP_PAGE_ABI 1
 struct fp_header {
-	fp_u64 magic; /* "fastpage" */
-	fp_u32 abi;
+	fp_u64 magic;         /* FP_PAGE_MAGIC */
+	fp_u32 abi;           /* FP_PAGE_ABI: the version of this layout */
 	fp_u32 size;          /* of struct fp_page */
 	fp_u32 hres_res_ns;   /* clock_getres of the clocks with an anchor; 0: fall back to the kernel */
 	fp_u32 coarse_res_ns; /* clock_getres of the COARSE clocks; 0: fall back to the kernel */

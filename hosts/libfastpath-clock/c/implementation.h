@@ -99,42 +99,15 @@ uint64_t fastpath_clock_read(void) { return fastpath_clock_now(); }
 
 uint64_t fastpath_clock_read_unordered(void) { return fastpath_clock_now_unordered(); }
 
-/* As fp_read_latch(), with the anchor's distance from UTC. */
 int fastpath_clock_now_bounded(struct fastpath_clock_utc *utc) {
 	const struct fp_page *page = fp_page_at(0);
-	const struct fp_latch *latch;
-	fp_u64 now_ns, error_ns;
-	fp_u32 seq;
-	bool answers;
+	const struct fp_place place = {&page->hres, FP_BASE_REALTIME};
+	struct fp_time now = {0, 0};
+	fp_u64 error_ns = 0;
 
-	do {
-		const struct fp_anchor *anchor;
-		struct fp_time now;
-		fp_u64 counter, age_cycles;
-
-		seq = fp_load_acquire(&page->hres.copy[0].seq);
-		anchor = &page->hres.copy[seq & 1];
-		if (!fp_has(anchor->floors, FP_CLOCK_REALTIME))
-			return fp_clock_ask_kernel_for_utc(utc);
-		counter = read_counter(page);
-		latch = fp_after_counter(&page->hres, counter);
-		anchor = &latch->copy[seq & 1];
-		age_cycles = counter - anchor->base_cycles;
-		if (age_cycles >> 63 && !(seq & 1)) {
-			/* The newest anchor is not in force yet. */
-			anchor = &latch->copy[1];
-			age_cycles = counter - anchor->base_cycles;
-		}
-		answers = age_cycles <= anchor->cap_cycles && anchor->utc_error_ns &&
-			  fp_has(anchor->clocks | anchor->by_cpu, FP_CLOCK_REALTIME);
-		now = fp_extrapolate(anchor, FP_BASE_REALTIME, age_cycles);
-		now_ns = now.sec * FP_NSEC_PER_SEC + now.nsec;
-		/* One more for each rounding down. */
-		error_ns = anchor->utc_error_ns + (age_cycles * anchor->utc_error_mult >> anchor->shift) + 1;
-
-		fp_load_barrier();
-	} while (latch->copy[0].seq != seq);
-	return answers ? fp_clock_store_utc(utc, now_ns, error_ns) : fp_clock_ask_kernel_for_utc(utc);
+	if (!read_latch(page, FP_CLOCK_REALTIME, place, &now, &error_ns) || !error_ns)
+		return fp_clock_ask_kernel_for_utc(utc);
+	return fp_clock_store_utc(utc, now.sec * FP_NSEC_PER_SEC + now.nsec, error_ns);
 }
 
 /* Returns whether reading the counter raises no SIGSEGV here. */
@@ -159,9 +132,9 @@ static bool fp_clock_map(void *at, int fd, int protection, struct why *why) {
 	return true;
 }
 
-/* Returns whether the page has this reader's layout: "fastpage" and its version (core/page/src/layout.rs). */
+/* Returns whether the page has this reader's layout. */
 static bool fp_clock_is_known(const struct fp_page *page) {
-	return page->header.magic == 0x6567617074736166 && page->header.abi == 1;
+	return page->header.magic == FP_PAGE_MAGIC && page->header.abi == FP_PAGE_ABI;
 }
 
 /* Returns a page of fastpathd's, or NULL. The daemon keeps it as long as a process maps its mailbox. */

@@ -55,6 +55,8 @@ fn assertions() -> String {
     }
     assert("FP_ANSWERS".into(), answers::Identity::ALL.len());
     assert("FP_DESCRIPTORS".into(), answers::DESCRIPTORS as usize);
+    assert("FP_PAGE_MAGIC".into(), layout::MAGIC as usize);
+    assert("FP_PAGE_ABI".into(), layout::ABI as usize);
     assert("FP_PAGE_SIZE".into(), layout::PAGE_SIZE);
     assert("FP_PAGE_CPU_SEGMENT".into(), layout::FLAG_CPU_SEGMENT as usize);
     assert("FP_PAGE_ONE_CPU".into(), layout::FLAG_ONE_CPU as usize);
