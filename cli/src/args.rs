@@ -202,7 +202,7 @@ Needs no privileges, and changes nothing. Facts that it is not permitted to read
 
 Every remedy states its cost. One remedy can make time wrong; its text warns of that.
 
-Exit status: 0 healthy: every clock that can be fast is fast; 1 a clock or a function is slow, or the counter that clocks are \
+Exit status: 0 healthy: every clock that can be fast is fast; 1 a clock or a function is slow, or a clock is wrong, or the counter that clocks are \
 read from is not sound; 2 usage error; 3 no such process; 66 the file of --replay cannot be read; 69 not determined; 74 the output cannot be written. With PID, \
 the verdict is about that process, with NAME the most severe of all; --json then prints a line for each.
 
@@ -210,6 +210,7 @@ the verdict is about that process, with NAME the most severe of all; --json then
   fastpath doctor 1234       the process 1234
   fastpath doctor postgres   all of that name; those alike are described once
   fastpath doctor --json     the same as data (docs/json.md describes it)
+  fastpath doctor --rate 10  and whether the clock runs at the right rate, to a thousandth
   fastpath doctor --evidence host.json   and writes what it measured
   fastpath doctor --replay host.json     the same verdict, elsewhere
 
@@ -225,6 +226,10 @@ pub struct Doctor {
     /// Also print the evidence: each fact with its source
     #[arg(long, short, conflicts_with = "json")]
     pub verbose: bool,
+
+    /// Compare the kernel's clocks with the machine's RTC, HPET and PTP clocks for this many seconds; without it, with those that take no second to read
+    #[arg(long, value_name = "SECONDS", conflicts_with = "replay", value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub rate: Option<u16>,
 
     /// Also write what was measured to this file, without names, to be judged elsewhere; `-` is standard output, which then gets nothing else
     #[arg(long, value_name = "FILE", conflicts_with = "process")]

@@ -27,14 +27,14 @@ pub fn run(options: &args::Doctor) -> i32 {
     }
     explain_a_long_wait();
     let Some(name) = &options.process else {
-        return print_or_note(options, examine(None, SAMPLED), exit::CANNOT_TELL);
+        return print_or_note(options, examine(options, None, SAMPLED), exit::CANNOT_TELL);
     };
     let pids = name.all();
     let sampled = (SAMPLED / pids.len().max(1) as u32).max(LEAST_SAMPLED);
     let mut reports = Vec::new();
     let mut status = 0;
     for pid in &pids {
-        match examine(Some(*pid), sampled) {
+        match examine(options, Some(*pid), sampled) {
             Ok(report) => reports.push(report),
             Err(why) => {
                 let failed = exit::without(Some(*pid));
@@ -60,10 +60,11 @@ pub fn run(options: &args::Doctor) -> i32 {
 }
 
 /// Examines this host, and a process.
-fn examine(process: Option<i32>, sampled: Duration) -> Result<DoctorReport, String> {
+fn examine(options: &args::Doctor, process: Option<i32>, sampled: Duration) -> Result<DoctorReport, String> {
     fastpath_doctor::examine(&DoctorOptions {
         pid: process.map(i32::cast_unsigned),
         sampled,
+        rate: Duration::from_secs(options.rate.unwrap_or_default().into()),
         ..DoctorOptions::host()
     })
 }

@@ -65,6 +65,8 @@ pub(super) fn from_facts(facts: &Facts) -> Vec<Cause> {
 
 const CHOSEN: &str = "the clocksource was chosen on the kernel's command line";
 
+const MISSTATED: &str = "the counter's rate was set on the kernel's command line, and it runs at another";
+
 /// Messages that show that the kernel knows the TSC's rate despite an earlier failure (arch/x86/kernel/tsc.c).
 const CALIBRATED: [&str; 4] = [
     "Refined TSC clocksource calibration",
@@ -80,7 +82,9 @@ fn of_command_line(facts: &Facts) -> Vec<Cause> {
     let mut log = facts.log.iter().flat_map(|log| &log.lines);
     let lacks_reference =
         facts.clocksource.is_too_coarse() && log.any(|line| line.contains("No reference (HPET/PMTIMER) available"));
+    let misstating = facts.misstating_parameter();
     let means = |parameter: &str| match parameter.split_once('=') {
+        _ if misstating == Some(parameter) => Some(MISSTATED),
         None if parameter == "notsc" => Some("`notsc` forbids the kernel to use the TSC as a clock"),
         Some(("tsc", "unstable")) => Some("`tsc=unstable` tells the kernel not to trust the TSC"),
         Some(("acpi", "off")) if lacks_reference => {
@@ -117,6 +121,8 @@ fn of_log(facts: &Facts) -> Vec<Cause> {
     {
         explained.retain(|(message, _)| !message.is_general);
     }
+    // Then the alarm is true.
+    let is_misstated = facts.wrong_rate().is_some() || facts.misstated_rate().is_some();
     let differ = facts
         .counter
         .evidence
@@ -125,7 +131,7 @@ fn of_log(facts: &Facts) -> Vec<Cause> {
         .is_some_and(|warp| warp.furthest_apart().is_some());
     let mut causes: Vec<Cause> = Vec::new();
     for (message, line) in explained {
-        let says = match message.can_be_false && !differ {
+        let says = match message.can_be_false && !differ && !is_misstated {
             true => format!("{}; {}", message.meaning, messages::FALSE_ALARM),
             false => message.meaning.to_owned(),
         };

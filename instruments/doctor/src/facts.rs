@@ -2,10 +2,11 @@
 
 use super::{arch, kernel_log};
 use fastpath_evidence::{Distrust, Drift, Evidence, KernelsClock, Residuals, Trust};
-use fastpath_measure::Monotonicity;
+use fastpath_measure::clocks::Clock;
 use fastpath_measure::host::TimensOffset;
 use fastpath_measure::probe::{ClockReport, FunctionReport};
 use fastpath_measure::vsyscall::Vsyscall;
+use fastpath_measure::{ClockRate, Monotonicity};
 use fastpath_tools::audit::CounterRead;
 use fastpath_tools::program::Library;
 pub use fastpath_tools::trace::{ReadCaller, ReadClock, Reads};
@@ -25,6 +26,41 @@ impl Facts {
             _ => verdict,
         }
     }
+
+    /// Returns the rate of MONOTONIC that is certainly wrong: no slew explains it, for MONOTONIC_RAW has it, too.
+    pub(crate) fn wrong_rate(&self) -> Option<&ClockRate> {
+        let of = |clock| {
+            self.rates
+                .iter()
+                .filter(move |rate| rate.clock == clock && rate.is_wrong())
+        };
+        let is_slewed = |rate: &&ClockRate| of(Clock::MONOTONIC_RAW).all(|raw| raw.against != rate.against);
+        of(Clock::MONOTONIC).find(|rate| !is_slewed(rate))
+    }
+
+    /// Returns the stated rate of the counter that is certainly wrong, and by how much, in millionths, the counter is off.
+    pub(crate) fn misstated_rate(&self) -> Option<(&Stated, f64)> {
+        // The kernel's timer ticks are no reference: a machine that was stopped has lost some.
+        let measured = self
+            .counter
+            .measured
+            .as_ref()
+            .filter(|_| !self.clocksource.is_too_coarse())?;
+        let is_off = |stated: &&Stated| {
+            let apart = (measured.hz - stated.hz).abs() - measured.error_hz;
+            stated.by.tolerance().is_some_and(|share| apart > share * stated.hz)
+        };
+        let stated = self.counter.stated.iter().find(is_off)?;
+        Some((stated, (measured.hz / stated.hz - 1.0) * 1e6))
+    }
+
+    /// Returns the parameter that sets the TSC's rate, where that is wrong.
+    pub(crate) fn misstating_parameter(&self) -> Option<&str> {
+        let parameters = self.kernel.parameters.iter().flatten();
+        let sets_rate = |parameter: &&String| parameter.starts_with("tsc_early_khz=");
+        let is_wrong = self.wrong_rate().is_some() || self.misstated_rate().is_some();
+        parameters.filter(|_| is_wrong).find(sets_rate).map(String::as_str)
+    }
 }
 
 /// All facts.
@@ -42,6 +78,12 @@ pub struct Facts {
     pub counter: Counter,
     /// Every clock id, with path and cost of a call here.
     pub clocks: Vec<ClockReport>,
+    /// Rates of the kernel's clocks against the machine's other clocks, as far as these could be read.
+    #[serde(default)]
+    pub rates: Vec<ClockRate>,
+    /// Whether the kernel's clock is synchronized (adjtimex(2), no STA_UNSYNC); nothing if unknown.
+    #[serde(default)]
+    pub is_synchronized: Option<bool>,
     /// Whether the clocks go backwards, as libc reads them on all CPUs at once; nothing where a read could not be tried.
     pub monotonicity: Option<Monotonicity>,
     /// The other functions of a vDSO.

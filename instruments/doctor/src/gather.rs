@@ -9,7 +9,7 @@ use fastpath_measure::counter;
 use fastpath_measure::functions::Functions;
 use fastpath_measure::probe::Probe;
 use fastpath_measure::vdso::Vdso;
-use fastpath_measure::{Limit, Monotonicity, monotonicity};
+use fastpath_measure::{Comparison, Limit, Monotonicity, is_synchronized, monotonicity};
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,10 @@ pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, Stri
         process::unseen_self()
     });
     let probe = options.probe.cloned().unwrap_or_else(Probe::run);
+    let clocksource = host::clocksource(root);
+    let comparison = root
+        .is_host()
+        .then(|| Comparison::begin(clocksource.current.as_deref(), !options.rate.is_zero()));
     let started = Instant::now();
     let rate_start = may_measure_rate(&probe).then(rate::Start::now).flatten();
 
@@ -90,12 +94,14 @@ pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, Stri
             vendor: cpuinfo.as_deref().and_then(host::vendor),
             packages: host::packages(root),
         },
-        clocksource: host::clocksource(root),
+        clocksource,
         log,
         counter,
         syscall_ns: cheapest_system_call(&probe),
         vdso: host::kernel_vdso(Vdso::of_kernel().as_ref()),
         mitigations: host::mitigations(root),
+        rates: Vec::new(),
+        is_synchronized: is_synchronized(),
         monotonicity: backward_steps(&probe),
         clocks: probe.clocks,
         functions: probe.functions,
@@ -107,10 +113,9 @@ pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, Stri
     if root.is_host() && facts.process.is_none() && facts.counter.is_wrong_or_may_be() {
         facts.counter_programs = counter_reads::running(root);
     }
-    facts.counter.measured = rate_start.and_then(|start| {
-        fastpath_evidence::pause(RATE_BASE.saturating_sub(started.elapsed()));
-        start.rate()
-    });
+    fastpath_evidence::pause(RATE_BASE.max(options.rate).saturating_sub(started.elapsed()));
+    facts.counter.measured = rate_start.and_then(|start| start.rate());
+    facts.rates = comparison.map(Comparison::end).unwrap_or_default();
     if let (Some(sampling), Some(process)) = (sampling, &mut facts.process) {
         sampling::end(sampling, root, process);
     }

@@ -223,7 +223,7 @@ fn bare(line: &str) -> &str {
 }
 
 /// Words that occur only in messages about clocks.
-const WORDS: [&str; 8] = [
+const WORDS: [&str; 9] = [
     "clocksource",
     "tsc:",
     "TSC",
@@ -232,6 +232,8 @@ const WORDS: [&str; 8] = [
     "kvm-clock",
     "Hypervisor detected",
     "vsyscall",
+    // "PIT calibration deviates from HPET: ...": arch/x86/kernel/tsc.c.
+    "calibration deviates",
 ];
 
 fn about_clocks<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {

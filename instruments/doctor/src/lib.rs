@@ -55,6 +55,9 @@ pub struct DoctorOptions<'a> {
     pub pid: Option<u32>,
     /// Time for which that process's CPU time is sampled.
     pub sampled: Duration,
+    /// Least time for which the kernel's clocks are compared with the machine's other clocks. Zero: only with those that
+    /// take no second to read, and no longer than the examination takes anyway.
+    pub rate: Duration,
     /// A probe of this process, if the caller has made one.
     pub probe: Option<&'a Probe>,
 }
@@ -66,6 +69,7 @@ impl DoctorOptions<'_> {
             root: Path::new("/"),
             pid: None,
             sampled: Duration::ZERO,
+            rate: Duration::ZERO,
             probe: None,
         }
     }

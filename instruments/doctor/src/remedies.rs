@@ -62,7 +62,8 @@ fn remedy(id: &'static str, when: When, does: impl Into<String>, cost: impl Into
 
 /// The remedies of a finding, by the findings' identifiers.
 type Helps = fn(&Facts, &[Finding]) -> Vec<Remedy>;
-const BY_FINDING: [(&[&str], Helps); 12] = [
+const BY_FINDING: [(&[&str], Helps); 13] = [
+    (&["clock-rate"], |facts, _| wrong_rate(facts)),
     (&["counter-unused"], |facts, _| counter_unused(facts)),
     (&["process-reads"], |facts, _| {
         read_less_often(facts).into_iter().collect()
@@ -216,6 +217,8 @@ fn is_served_by_run(facts: &Facts, findings: &[Finding]) -> bool {
         "process-without-vdso",
     ];
     let slow = |finding: &Finding| finding.severity == Severity::Slow;
+    // A faster clock that is wrong helps nobody.
+    let is_wrong = facts.wrong_rate().is_some();
     let bypasses = findings.iter().any(|finding| finding.id == "process-bypasses-vdso");
     let served_already = facts
         .process
@@ -224,7 +227,7 @@ fn is_served_by_run(facts: &Facts, findings: &[Finding]) -> bool {
     let helps = findings
         .iter()
         .any(|finding| slow(finding) && SERVED.contains(&&*finding.id));
-    helps && !bypasses && !served_already
+    helps && !is_wrong && !bypasses && !served_already
 }
 
 fn run(facts: &Facts) -> Option<Remedy> {
@@ -304,11 +307,14 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
             is_of_clocks
                 || *p == "acpi=off" && facts.clocksource.is_too_coarse()
                 || matches!(*p, "notsc" | "tsc=unstable")
+                || facts.misstating_parameter() == Some(*p)
         })
         .collect();
     // Without the parameter the kernel would choose again, but could not choose a counter that it does not accept. Every other
     // clocksource is better than timer ticks.
-    let forbids = against.iter().any(|p| matches!(*p, "notsc" | "tsc=unstable"));
+    let forbids = against
+        .iter()
+        .any(|p| matches!(*p, "notsc" | "tsc=unstable") || facts.misstating_parameter() == Some(*p));
     let lists_counter = facts.clocksource.available.iter().any(|name| causes::is_counter(name));
     let would_help = lists_counter || (forbids && would_be_taken(facts)) || facts.clocksource.is_too_coarse();
     let is_command_line = has(Kind::CommandLine) && !against.is_empty() && would_help;
@@ -474,6 +480,46 @@ fn no_vdso(facts: &Facts) -> Vec<Remedy> {
     // A vDSO alone does not help.
     if facts.clocksource.unreadable().is_some() {
         remedies.extend(counter_unused(facts));
+    }
+    remedies
+}
+
+fn wrong_rate(facts: &Facts) -> Vec<Remedy> {
+    let mut remedies = Vec::new();
+    let is_cause = |parameter: &&String| {
+        parameter.starts_with("tsc_early_khz=") || matches!(parameter.as_str(), "tsc=reliable" | "tsc=nowatchdog")
+    };
+    let causes: Vec<&str> = facts
+        .kernel
+        .parameters
+        .iter()
+        .flatten()
+        .filter(is_cause)
+        .map(String::as_str)
+        .collect();
+    if !causes.is_empty() {
+        remedies.push(remedy(
+            "command-line",
+            When::Permanent,
+            format!("remove `{}` from the kernel's command line", causes.join(" ")),
+            "a reboot; the parameter may be there for a reason, so check the kernel's log afterwards",
+        ));
+    }
+    if facts.machine.hypervisor.is_some() {
+        remedies.push(remedy(
+            "restart-guest",
+            When::UntilReboot,
+            "restart the virtual machine (in WSL: `wsl --shutdown` on the host), so that the kernel calibrates the counter again",
+            "a restart of all that runs in it; it can happen again after the host has slept",
+        ));
+    }
+    if facts.is_synchronized == Some(false) {
+        remedies.push(remedy(
+            "synchronize",
+            When::UntilReboot,
+            "run an NTP daemon such as chrony",
+            "it corrects the rate by at most a tenth, and steps REALTIME at first",
+        ));
     }
     remedies
 }

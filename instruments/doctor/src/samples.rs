@@ -110,6 +110,8 @@ pub(super) fn healthy() -> Facts {
             ..Counter::default()
         },
         clocks,
+        rates: Vec::new(),
+        is_synchronized: Some(true),
         monotonicity: None,
         functions,
         syscall_ns: Some(80.0),

@@ -19,6 +19,7 @@ pub mod host;
 mod monotonicity;
 pub mod path;
 pub mod probe;
+mod rate;
 mod readable;
 #[cfg(test)]
 #[path = "../../../tests/skip.rs"]
@@ -39,6 +40,7 @@ pub use host::{Host, TimensOffset};
 pub use monotonicity::{ClockMonotonicity, Limit, Monotonicity, Steps, monotonicity};
 pub use path::Path;
 pub use probe::{ClockReport, FunctionReport, Measured, Probe};
+pub use rate::{ClockRate, Comparison, is_synchronized};
 pub use readable::{Met, forbid_counter_again, make_clocks_readable};
 pub use stats::{Spread, Summary};
 pub use vdso::VdsoFacts;

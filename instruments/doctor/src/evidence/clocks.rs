@@ -8,7 +8,7 @@ use fastpath_measure::clocks::Kind;
 use fastpath_measure::path::Path;
 use fastpath_measure::probe::Measured;
 use fastpath_measure::verdict::{self, CallVerdict};
-use fastpath_measure::{ClockMonotonicity, Monotonicity};
+use fastpath_measure::{ClockMonotonicity, ClockRate, Monotonicity};
 
 const CLOCKS: &str = "clocks";
 
@@ -32,7 +32,17 @@ pub(super) fn from_facts(facts: &Facts) -> Vec<Line> {
     let path = |why: &String| line(CLOCKS, "paths", Mark::Unknown, plain(why), "measured");
     lines.extend(common.map(path));
     lines.extend(facts.monotonicity.as_ref().map(of_monotonicity));
+    lines.extend(facts.rates.iter().map(of_rate));
     lines
+}
+
+fn of_rate(rate: &ClockRate) -> Line {
+    let mark = if rate.is_wrong() { Mark::Bad } else { Mark::Ok };
+    let shows = format!(
+        "{:+.0} ppm over {:.2} s; up to {:.0} is no fault",
+        rate.ppm, rate.over_s, rate.bound_ppm
+    );
+    line(CLOCKS, &format!("{}'s rate", rate.clock), mark, shows, &rate.against)
 }
 
 fn of_monotonicity(seen: &Monotonicity) -> Line {

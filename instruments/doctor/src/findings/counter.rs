@@ -1,7 +1,7 @@
 //! Findings about the CPU's counter.
 
 use super::super::causes;
-use super::super::facts::{Facts, Stated};
+use super::super::facts::Facts;
 use super::super::words::megahertz;
 use super::{Finding, Severity, finding};
 use fastpath_evidence::counter::Features;
@@ -87,19 +87,9 @@ fn drift(facts: &Facts) -> String {
 }
 
 fn rate_mismatch(facts: &Facts, in_use: bool) -> Option<Finding> {
-    // The kernel's timer ticks are no reference: a machine that was stopped has lost some.
-    let measured = facts
-        .counter
-        .measured
-        .as_ref()
-        .filter(|_| !facts.clocksource.is_too_coarse())?;
     // The kernel's own clock is derived from the rate that the kernel states, so if the two differ, that rate is wrong.
-    let is_off = |stated: &&Stated| {
-        let apart = (measured.hz - stated.hz).abs() - measured.error_hz;
-        stated.by.tolerance().is_some_and(|share| apart > share * stated.hz)
-    };
-    let stated = facts.counter.stated.iter().find(is_off)?;
-    let ppm = (measured.hz / stated.hz - 1.0) * 1e6;
+    let (stated, ppm) = facts.misstated_rate()?;
+    let measured = facts.counter.measured.as_ref()?;
     let says = format!(
         "the counter runs at {}, which is {ppm:+.0} ppm off the stated rate",
         megahertz(measured.hz)

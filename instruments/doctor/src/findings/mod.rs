@@ -6,6 +6,7 @@ mod counter;
 mod counter_reads;
 mod gains;
 mod process;
+mod rate;
 mod reads;
 mod summary;
 
@@ -16,6 +17,7 @@ pub(super) use gains::gains;
 pub(super) use reads::{name as caller_name, worth_a_change};
 pub(super) use summary::summary;
 
+use super::causes;
 use super::facts::Facts;
 use fastpath_evidence::Trust;
 use serde::{Deserialize, Serialize};
@@ -123,6 +125,7 @@ const EXPENSIVE_SYSTEM_CALL_NS: f64 = 400.0;
 pub(super) fn from_facts(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(facts.process.iter().flat_map(|asked| process::from_facts(asked, facts)));
+    findings.extend(rate::from_facts(facts));
     findings.extend(clocks::backward(facts));
     findings.extend(clocks::slow(facts));
     findings.extend(clocks::unknown(facts));
@@ -177,7 +180,11 @@ impl Finding {
 fn notes(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     let parameters = || facts.kernel.parameters.iter().flatten();
-    if let Some(trusting) = parameters().find(|p| matches!(p.as_str(), "tsc=reliable" | "tsc=nowatchdog")) {
+    let is_counter_used = facts.clocksource.current.as_deref().is_none_or(causes::is_counter);
+    if let Some(trusting) = parameters()
+        .filter(|_| is_counter_used)
+        .find(|p| matches!(p.as_str(), "tsc=reliable" | "tsc=nowatchdog"))
+    {
         let says = format!(
             "`{trusting}`: the kernel does not check the TSC; if it goes wrong, time goes wrong and nothing reports it"
         );

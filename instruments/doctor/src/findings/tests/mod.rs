@@ -7,6 +7,7 @@ use super::super::{DoctorReport, samples};
 use super::*;
 use fastpath_evidence::{Distrust, Drift, Residuals};
 use fastpath_image::Isa;
+use fastpath_measure::ClockRate;
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::path::Path;
 use fastpath_measure::verdict::CallVerdict;
@@ -34,6 +35,73 @@ fn ids(report: &DoctorReport) -> Vec<&str> {
 fn finding<'a>(report: &'a DoctorReport, id: &str) -> &'a Finding {
     let found = report.findings.iter().find(|finding| finding.id == id);
     found.unwrap_or_else(|| panic!("{id} is not among {:?}", ids(report)))
+}
+
+/// Returns a healthy host with rates of its clocks against the RTC, MONOTONIC's and MONOTONIC_RAW's.
+fn with_rates(mono_ppm: f64, raw_ppm: f64) -> Facts {
+    let rate = |clock, ppm| ClockRate {
+        clock,
+        against: "RTC rtc0 (rtc_cmos)".to_owned(),
+        ppm,
+        bound_ppm: 600.0,
+        over_s: 10.0,
+    };
+    Facts {
+        rates: vec![rate(Clock::MONOTONIC, mono_ppm), rate(Clock::MONOTONIC_RAW, raw_ppm)],
+        ..samples::healthy()
+    }
+}
+
+#[test]
+fn a_clock_that_is_fast_and_runs_at_a_wrong_rate_is_wrong_first_of_all() {
+    let mut facts = with_rates(-47_600.0, -47_600.0);
+    facts.kernel.parameters = Some(vec!["tsc_early_khz=2726000".into(), "tsc=reliable".into()]);
+    facts.is_synchronized = Some(false);
+    let found = report(facts);
+    assert_eq!((found.verdict, &*found.findings[0].id), (Verdict::Wrong, "clock-rate"));
+    assert_eq!(
+        found.summary,
+        "the kernel's clock runs 4.8 % slow against the RTC rtc0 (rtc_cmos): 10.000 s there, 9.524 here"
+    );
+    assert_eq!(found.findings[0].because.len(), 3);
+    let remedies: Vec<&str> = found.remedies.iter().map(|remedy| &*remedy.id).collect();
+    assert_eq!(remedies, ["synchronize", "command-line"]);
+    // Where clocks are slow besides, a faster clock that is wrong is no remedy.
+    let slow = Facts {
+        rates: with_rates(5e5, 5e5).rates,
+        ..samples::hpet()
+    };
+    assert!(report(slow).remedies.iter().all(|remedy| remedy.id != "run"));
+}
+
+#[test]
+fn a_rate_within_the_bound_or_made_on_purpose_is_no_fault() {
+    assert_eq!(ids(&report(with_rates(300.0, -599.0))), [""; 0]);
+    for (mono_ppm, raw_ppm) in [(50_000.0, 10.0), (10.0, -48_000.0)] {
+        let found = report(with_rates(mono_ppm, raw_ppm));
+        assert_eq!((found.verdict, ids(&found)), (Verdict::Healthy, vec!["clock-adjusted"]));
+    }
+}
+
+#[test]
+fn an_alarm_about_a_misstated_rate_is_true() {
+    let mut facts = samples::hpet();
+    facts.kernel.parameters = Some(vec!["tsc_early_khz=2440000".into()]);
+    facts.counter.stated = vec![samples::stated(2.44e9)];
+    let found = report(facts);
+    let unused = finding(&found, "counter-unused");
+    let reasons: Vec<&str> = unused.because.iter().map(|because| &*because.says).collect();
+    assert!(
+        reasons[0].contains("was set on the kernel's command line"),
+        "{reasons:?}"
+    );
+    assert!(reasons.iter().all(|why| !why.contains("false alarm")), "{reasons:?}");
+    let remedy = found
+        .remedies
+        .iter()
+        .find(|remedy| remedy.id == "command-line")
+        .expect("a remedy");
+    assert!(remedy.does.contains("tsc_early_khz=2440000"), "{remedy:?}");
 }
 
 #[test]
@@ -609,14 +677,16 @@ fn notes_do_not_make_a_host_sick() {
 #[test]
 fn what_was_asked_about_comes_first_then_the_gravest() {
     let mut facts = samples::hpet();
+    // Nothing depends on a counter that is not used.
     facts.kernel.parameters = Some(vec!["tsc=reliable".to_owned()]);
+    facts.here.time_namespace = Some(samples::time_namespace());
     facts.process = Some(Process {
         vdso: None,
         ..samples::process()
     });
     assert_eq!(
         ids(&report(facts)),
-        ["process-unseen", "counter-unused", "counter-unwatched"]
+        ["process-unseen", "counter-unused", "time-namespace"]
     );
 }
 
