@@ -40,6 +40,9 @@ pub fn of_page(page: &Page) -> impl Fn() -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Features {
+    /// Whether there is a counter at all by the CPU's statement (x86: leaf 1, EDX bit 4).
+    #[serde(default = "yes")]
+    pub exists: bool,
     /// Whether it ticks at one rate in all power states.
     pub invariant: bool,
     /// Whether the CPU has RDTSCP (leaf 8000_0001H, EDX bit 27).
@@ -53,6 +56,11 @@ pub struct Features {
     pub cntvctss: bool,
 }
 
+/// Evidence of earlier releases does not contain it.
+fn yes() -> bool {
+    true
+}
+
 impl Features {
     /// Source of the CPU's statement whether the counter has one rate.
     pub const INVARIANT_SOURCE: &str = Isa::HOST.facts().counter.invariant_source;
@@ -61,6 +69,7 @@ impl Features {
     pub fn of_this_cpu() -> Features {
         let CpuFeatures { rdtscp, cntvctss, .. } = cpu::features();
         Features {
+            exists: cpu::has_counter(),
             invariant: cpu::is_counter_invariant(),
             rdtscp,
             virtual_cpu: cpu::hypervisor().is_some(),

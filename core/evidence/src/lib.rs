@@ -88,6 +88,9 @@ pub enum Distrust {
     /// The CPU does not state that the counter has one rate.
     #[error("{}", Isa::HOST.facts().counter.not_invariant)]
     NotInvariant,
+    /// The CPU does not state that it has the counter.
+    #[error("CPUID does not state that there is a TSC, so its reads may end in SIGILL at any time, or be emulated")]
+    NotStated,
     /// The process may not read the counter (PR_SET_TSC).
     #[error("this process may not read the counter (prctl PR_GET_TSC)")]
     NotReadable,
@@ -193,6 +196,9 @@ impl Evidence {
     pub fn verdict(&self, trust: Trust) -> Result<(), Distrust> {
         if !self.is_readable {
             return Err(Distrust::NotReadable);
+        }
+        if self.features.is_some_and(|features| !features.exists) {
+            return Err(Distrust::NotStated);
         }
         let invariant = self.features.is_some_and(|features| features.invariant);
         if !invariant && trust == Trust::Invariant {
@@ -382,6 +388,17 @@ mod tests {
     fn a_healthy_counter_is_believed() {
         for trust in BOTH {
             assert_eq!(healthy().verdict(trust), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_counter_that_no_cpu_states_is_refused_whoever_vouches_for_it() {
+        let mut evidence = healthy();
+        if let Some(features) = &mut evidence.features {
+            features.exists = false;
+        }
+        for trust in BOTH {
+            assert_eq!(evidence.verdict(trust), Err(Distrust::NotStated));
         }
     }
 

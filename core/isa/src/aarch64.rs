@@ -187,6 +187,11 @@ pub mod cpu {
         "isb; mrs cntvct_el0"
     }
 
+    /// Returns whether there is a counter: [`is_counter_invariant`] says that of an Arm CPU.
+    pub fn has_counter() -> bool {
+        true
+    }
+
     /// Returns whether the counter ticks at one rate in all power states, as the architecture requires of every counter
     /// that firmware has set up: one whose frequency (CNTFRQ_EL0) is known.
     pub fn is_counter_invariant() -> bool {

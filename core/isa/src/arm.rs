@@ -209,6 +209,11 @@ pub mod cpu {
         "isb; mrrc p15, 1, c14"
     }
 
+    /// Returns whether there is a counter: [`is_counter_invariant`] says that of an Arm CPU.
+    pub fn has_counter() -> bool {
+        true
+    }
+
     /// Returns whether there is a generic timer that the kernel runs: then the architecture requires that it ticks at
     /// one rate, and user space may read it. A CPU without one raises an exception at the read, so it must not be
     /// tried.

@@ -178,6 +178,12 @@ pub(crate) mod cpu {
         }
     }
 
+    /// Returns whether the CPU states that it has the counter (Intel SDM volume 2, CPUID, leaf 1, EDX bit 4).
+    pub fn has_counter() -> bool {
+        const TSC: u32 = 1 << 4;
+        __cpuid(1).edx & TSC != 0
+    }
+
     /// Returns whether the CPU states that the counter ticks at one rate in all power states (Intel SDM 18.17.1).
     pub fn is_counter_invariant() -> bool {
         const POWER_MANAGEMENT: u32 = 0x8000_0007;

@@ -94,7 +94,7 @@ fn examine(flags: u32) -> Verdict {
     verdict.distrust = match evidence.verdict(trust) {
         Ok(()) => 0,
         Err(Distrust::NotInvariant) => NOT_INVARIANT,
-        Err(Distrust::NotReadable) => NOT_READABLE,
+        Err(Distrust::NotReadable | Distrust::NotStated) => NOT_READABLE,
         Err(Distrust::Trapped) => COUNTER_TRAPS,
         // This evidence has no publisher, so no withdrawal either, no rates, and is not about the kernel's clock.
         Err(Distrust::NotCompared | Distrust::Withdrawn { .. } | Distrust::Drift(_) | Distrust::CoarseClock) => {

@@ -81,6 +81,14 @@ fn of_reads(facts: &Facts, add: &mut Add<'_>) {
 fn of_promises(facts: &Facts, add: &mut Add<'_>) {
     let counter = &facts.counter;
     if let Some(features) = counter.evidence.features {
+        if !features.exists {
+            add(
+                "stated",
+                Mark::Bad,
+                "no: CPUID states no TSC".to_owned(),
+                "CPUID leaf 1, EDX bit 4",
+            );
+        }
         let (mark, shows) = if features.invariant {
             (Mark::Ok, "guaranteed")
         } else {

@@ -220,13 +220,40 @@ fn counter_unused(facts: &Facts, slow: &[&ClockReport]) -> Finding {
         );
     }
     if found.because.is_empty() {
-        found = found.because(match &facts.log {
-            None => "the reason is unknown: the kernel's log cannot be read here",
-            Some(log) if !log.is_complete => "the reason is unknown: the kernel's log no longer goes back to the boot",
-            Some(_) => "the reason is unknown: neither the log, the command line nor the CPU's flags contain it",
-        });
+        found = found.because(&reason_is_unknown(facts));
     }
     found
+}
+
+fn reason_is_unknown(facts: &Facts) -> String {
+    let sources = [
+        ("the kernel's log", facts.log.is_some()),
+        ("its command line", facts.kernel.parameters.is_some()),
+        ("the CPU's flags", facts.counter.flags.is_some()),
+        ("its list of clocksources", facts.clocksource.current.is_some()),
+    ];
+    let named = |was_read| {
+        let named = sources
+            .iter()
+            .filter(|(_, read)| *read == was_read)
+            .map(|(name, _)| *name);
+        named.collect::<Vec<_>>().join(", ")
+    };
+    let (read, unread) = (named(true), named(false));
+    if !unread.is_empty() {
+        let others = if read.is_empty() {
+            String::new()
+        } else {
+            format!("; not in {read}")
+        };
+        return format!("the reason is unknown: {unread} cannot be read here{others}");
+    }
+    match &facts.log {
+        Some(log) if !log.is_complete => {
+            "the reason is unknown: the kernel's log no longer goes back to the boot".into()
+        }
+        _ => "the reason is unknown: neither the log, the command line nor the CPU's flags contain it".into(),
+    }
 }
 
 pub(super) fn unknown(facts: &Facts) -> Option<Finding> {

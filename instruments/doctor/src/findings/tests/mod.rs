@@ -131,6 +131,16 @@ fn where_nothing_explains_the_clocksource_it_is_said_what_was_not_seen() {
     let report = report(facts);
     let found = finding(&report, "counter-unused");
     assert!(found.because[0].says.contains("log cannot be read"), "{found:?}");
+    // Without /proc and /sys, nothing is said of what they would contain.
+    let mut facts = samples::acpi_pm();
+    facts.kernel.parameters = None;
+    facts.counter.flags = None;
+    facts.clocksource = Default::default();
+    let report = self::report(facts);
+    assert_eq!(
+        finding(&report, "counter-unused").because[0].says,
+        "the reason is unknown: the kernel's log, its command line, the CPU's flags, its list of clocksources cannot be read here"
+    );
 }
 
 #[test]
