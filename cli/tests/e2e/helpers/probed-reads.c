@@ -120,8 +120,10 @@ int main(void) {
 	printf("ready\n");
 	wait_for(1);
 	const int first = probe(0);
-	if (first < 0)
+	if (first < 0) {
+		perror("uprobes");
 		return 77;
+	}
 	close(first);
 	for (int i = 0; i < READERS; i++)
 		pthread_create(&readers[i], NULL, reader, NULL);
