@@ -487,11 +487,11 @@ pub fn clocks(page: &Page) -> ClockSet {
 /// Returns how a process got its page, and the journal of its region, unless it is detached.
 #[cfg(target_arch = "x86_64")]
 fn by(pid: i32, has_region: bool) -> (By, Option<Journal>) {
-    use fastpath_inject::redirection::State;
+    use fastpath_inject::redirection::JournalState;
 
     let found = fastpath_inject::attach::find_in(pid);
     let by = match &found {
-        Ok(Some(found)) if found.journal.state == State::Kept => By::Run,
+        Ok(Some(found)) if found.journal.state == JournalState::Kept => By::Run,
         Ok(Some(found)) if found.is_in_force().unwrap_or(true) => match found.journal.is_of_start {
             true => By::Run,
             false => By::Attach,

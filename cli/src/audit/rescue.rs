@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fastpath_code::rescue::Site;
-use fastpath_code::rescue::window::Kind;
+use fastpath_code::rescue::window::WindowKind;
 use fastpath_os::printable;
 use fastpath_tools::audit::{AuditOptions, By, Finding, Progress};
 
@@ -45,7 +45,7 @@ struct OneSite {
     /// How it is called
     by: By,
     /// The bytes that are replaced; nothing: the site is left alone
-    window: Option<Kind>,
+    window: Option<WindowKind>,
     /// Why the site is left alone
     why_not: Option<String>,
 }

@@ -2,7 +2,7 @@
 #![cfg(target_arch = "x86_64")]
 
 use fastpath_code::rescue::thunk::{Routine, Thunk, thunk, to_entry};
-use fastpath_code::rescue::window::Kind;
+use fastpath_code::rescue::window::WindowKind;
 use fastpath_code::rescue::{Calls, Reason, Site, Window, analyse, analyse_all};
 use fastpath_isa::Isa;
 
@@ -50,7 +50,12 @@ fn the_first_byte_of_each_instruction_that_rescue_changes_stays() {
     let mut thunks = 0;
     for site in analyse(&libc()).unwrap().sites {
         // The constant of a vsyscall window is inside an instruction.
-        let Some(window) = site.window.as_ref().ok().filter(|window| window.kind != Kind::Vsyscall) else {
+        let Some(window) = site
+            .window
+            .as_ref()
+            .ok()
+            .filter(|window| window.kind != WindowKind::Vsyscall)
+        else {
             continue;
         };
         for calls in [site.calls, Calls::Any] {

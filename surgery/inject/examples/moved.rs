@@ -8,7 +8,7 @@
 use std::fmt::Write;
 
 use fastpath_code::rescue::thunk::{Routine, Thunk, thunk, to_entry};
-use fastpath_code::rescue::window::{Jump, Kind};
+use fastpath_code::rescue::window::{Jump, WindowKind};
 use fastpath_code::rescue::{Calls, Window, analyse, analyse_all};
 use fastpath_image::{CpuFeatures, Image, Instance, InstanceConfig, Isa, KernelFunctions, Placement, Vdso, own_vdso};
 use fastpath_inject::redirection::{Journal, Purpose, Record, plan, region_for};
@@ -121,7 +121,7 @@ fn print_window(
         to: address,
         places: Vec::new(),
         routines: routines.to_vec(),
-        call: if window.kind == Kind::Before {
+        call: if window.kind == WindowKind::Before {
             (end, window.call_bytes)
         } else {
             (0, 0)
@@ -173,7 +173,7 @@ fn print_windows(path: &str) {
         };
         for (calls, otherwise) in [(site.calls, None), (Calls::Any, None), (Calls::Any, Some(otherwise))] {
             let relay = window.jump.relays().and_then(<[_]>::first);
-            let made = (window.kind != Kind::Vsyscall)
+            let made = (window.kind != WindowKind::Vsyscall)
                 .then(|| thunk(window, calls, bias, thunk_at(window), &routines, otherwise, relay));
             if let Some(thunk) = made.flatten() {
                 print_window("reads of time", path, window, &thunk, &answers, number);

@@ -6,7 +6,7 @@ mod i386;
 
 use std::os::fd::AsRawFd;
 
-use fastpath_inject::target::Status;
+use fastpath_inject::target::ThreadStatus;
 
 /// Whether the surgery may be tried on programs, under the filters that this process has and they inherit.
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(crate) struct Trial {
 
 /// Tries the system calls of the surgery and of the hook under this process's filters. Does nothing if it has none.
 pub(crate) fn seccomp_allows_surgery() -> Result<Trial, String> {
-    let filters = Status::read("self").map_err(|e| e.to_string())?.filters;
+    let filters = ThreadStatus::read("self").map_err(|e| e.to_string())?.filters;
     if filters > 0 {
         try_in_child(try_calls, &CALLS)?;
     }

@@ -3,7 +3,7 @@
 
 use crate::rescue::change::{Change, Place, Routine, Thunk};
 use crate::rescue::file::File;
-use crate::rescue::window::{Jump, Kind, Reason, Window};
+use crate::rescue::window::{Jump, Reason, Window, WindowKind};
 
 /// Bytes of an instruction.
 const WORD: usize = 4;
@@ -53,7 +53,7 @@ pub(crate) fn find(file: &File<'_>, address: u64) -> Result<Window, Reason> {
     }
     let window = Window {
         isa: file.isa,
-        kind: Kind::Behind,
+        kind: WindowKind::Behind,
         address,
         bytes: SVC.to_le_bytes().to_vec(),
         call_bytes: WORD,
@@ -190,7 +190,7 @@ mod tests {
     fn window() -> Window {
         Window {
             isa: Isa::Aarch64,
-            kind: Kind::Behind,
+            kind: WindowKind::Behind,
             address: 0x2000,
             bytes: SVC.to_le_bytes().to_vec(),
             call_bytes: WORD,

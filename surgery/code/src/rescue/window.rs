@@ -22,7 +22,7 @@ use crate::rescue::file::File;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum WindowKind {
     /// Before the system call, which stays.
     Before,
     /// The system call and what follows.
@@ -35,7 +35,7 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
     pub isa: Isa,
-    pub kind: Kind,
+    pub kind: WindowKind,
     /// Address of the first byte, before relocation.
     pub address: u64,
     /// What is there.

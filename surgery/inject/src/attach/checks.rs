@@ -11,10 +11,10 @@ use super::listing;
 use super::refusal::{Answer, Refusal, Shared};
 use super::regions::{Found, find};
 use crate::error::Error;
-use crate::plan::redirection::State;
+use crate::plan::redirection::JournalState;
 use crate::target::maps::{self, Mapping};
 use crate::target::memory::Memory;
-use crate::target::{self, Status};
+use crate::target::{self, ThreadStatus};
 
 /// A process that may be changed.
 #[derive(Debug)]
@@ -29,13 +29,13 @@ pub struct Target {
 
 /// Refuses every process if /proc shows another PID namespace, and a process that does not exist, has no memory, has
 /// ended, is frozen, is traced, or belongs to another user.
-pub fn is_reachable(pid: i32) -> Answer<Status> {
+pub fn is_reachable(pid: i32) -> Answer<ThreadStatus> {
     target::proc_shows_this_namespace()?;
     let no_such = |hint: &str| Refusal::NoSuchProcess { hint: hint.into() };
     let Ok(stat) = fastpath_os::Stat::read(pid) else {
         return Err(no_such(""));
     };
-    let status = Status::read(&pid.to_string()).map_err(|_| no_such(""))?;
+    let status = ThreadStatus::read(&pid.to_string()).map_err(|_| no_such(""))?;
     if status.group != pid {
         return Err(no_such(&format!(": it is a thread of process {}", status.group)));
     }
@@ -104,7 +104,7 @@ fn reason(pid: i32, path: &str, e: &std::io::Error) -> String {
 pub fn tracer_of(pid: i32) -> Option<(i32, String)> {
     let tracers = listing::list(pid).into_iter();
     let by = tracers
-        .filter_map(|tid| Some(Status::read(&format!("{pid}/task/{tid}")).ok()?.tracer))
+        .filter_map(|tid| Some(ThreadStatus::read(&format!("{pid}/task/{tid}")).ok()?.tracer))
         .find(|tracer| *tracer != 0)?;
     Some((by, fastpath_os::comm(by).unwrap_or_default()))
 }
@@ -121,7 +121,7 @@ pub fn look_at(pid: i32) -> Answer<Target> {
     let maps = maps::read(pid)?;
     let is_page = |m: &Mapping| m.is_memory("/memfd:fastpath-page");
     let leftover = match find(pid, &maps)? {
-        Some(found) if found.journal.state == State::Kept => return Err(Refusal::UnderRun),
+        Some(found) if found.journal.state == JournalState::Kept => return Err(Refusal::UnderRun),
         Some(found) if found.is_in_force()? => return Err(Refusal::AttachedAlready { pid }),
         // Only its publisher can write a page.
         None if maps.iter().any(|m| is_page(m) && m.writable) => return Err(Refusal::Publisher),

@@ -16,7 +16,7 @@ use super::session::{self, Session};
 use super::threads::AllStopped;
 use super::watchdog::LastResort;
 use crate::abi;
-use crate::plan::redirection::{Journal, Purpose, Record, State};
+use crate::plan::redirection::{Journal, JournalState, Purpose, Record};
 use crate::plan::region;
 use crate::remote::mapping;
 use crate::target::maps;
@@ -48,7 +48,7 @@ fn detach_held(session: &Session<'_>) -> Answer<Detached> {
             Refusal::NotAttached
         });
     };
-    if found.journal.state == State::Kept {
+    if found.journal.state == JournalState::Kept {
         return Err(Refusal::UnderRun);
     }
     let is_unused = take_back(session, &found)?;
@@ -81,7 +81,7 @@ fn take_back(session: &Session<'_>, found: &Found) -> Answer<bool> {
         }
         restored => restored?,
     };
-    let state = (State::Withdrawn as u32).to_le_bytes();
+    let state = (JournalState::Withdrawn as u32).to_le_bytes();
     let tracee = all.threads[0].tracee();
     tracee.write(found.at + region::JOURNAL + Journal::STATE_AT, &state)?;
     if !may_be_cleared || session.stop_time.is_over() {

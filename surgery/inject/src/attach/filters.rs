@@ -11,7 +11,7 @@ use super::calling_thread;
 use super::listing;
 use super::refusal::Answer;
 use super::session::Session;
-use crate::target::Status;
+use crate::target::ThreadStatus;
 use crate::target::permissions::{self, answer_other_than_allow, audit_arch};
 use crate::target::seccomp_filter::{Call, Filter, Instruction, MOST_INSTRUCTIONS};
 use crate::target::tracee::Tracee;
@@ -27,7 +27,7 @@ const MOST_FILTERS: usize = 256;
 pub fn are_on(pid: i32) -> bool {
     let mut statuses = listing::list(pid)
         .into_iter()
-        .filter_map(|tid| Status::read(&format!("{pid}/task/{tid}")).ok());
+        .filter_map(|tid| ThreadStatus::read(&format!("{pid}/task/{tid}")).ok());
     statuses.any(|status| status.filters > 0)
 }
 

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use super::refusal::{Answer, Refusal};
 use crate::error::Error;
 use crate::plan::mailbox_layout::HookState;
-use crate::plan::redirection::{Journal, Place, Purpose, Record, State};
+use crate::plan::redirection::{Journal, JournalState, Place, Purpose, Record};
 use crate::plan::region;
 use crate::remote::mapping;
 use crate::target::maps::{self, Mapping};
@@ -71,7 +71,7 @@ impl Found {
 
     /// Returns whether any change is in place.
     pub fn is_in_force(&self) -> Answer<bool> {
-        Ok(self.journal.state == State::InForce && !self.in_force()?.is_empty())
+        Ok(self.journal.state == JournalState::InForce && !self.in_force()?.is_empty())
     }
 
     /// Returns whether the image's code is in the vDSO.

@@ -7,7 +7,7 @@ use super::refusal::{Answer, Refusal};
 use crate::abi::Registers;
 use crate::error::{Error, Result};
 use crate::target::tracee::Tracee;
-use crate::target::{self, Status};
+use crate::target::{self, ThreadStatus};
 
 /// Prepares a stopped thread for remote calls: refuses one that cannot make them, aborts a restartable sequence, and
 /// suspends filters. Returns false if another thread is better, unless this is the last choice: it may be in a
@@ -17,7 +17,7 @@ pub fn prepare(tracee: &mut Tracee, program: &mut Registers, is_last_choice: boo
         return Err(Error::Unsupported("it runs 32-bit code".into()).into());
     }
     refuse_dispatcher(tracee)?;
-    if !is_last_choice && Status::read(&tracee.pid().to_string())?.is_strict {
+    if !is_last_choice && ThreadStatus::read(&tracee.pid().to_string())?.is_strict {
         return Ok(false);
     }
     if !abort_restartable_sequence(tracee, program)? && !is_last_choice {
@@ -35,7 +35,7 @@ fn refuse_dispatcher(tracee: &Tracee) -> Result<()> {
         Some(false) => Ok(()),
         Some(true) => Err(dispatches_calls()),
         // A program without a handler does not dispatch, and one that does not block the signal loses no handler.
-        None if Status::read(&tracee.pid().to_string())?.blocks_handled_sigsys => Err(dispatches_calls()),
+        None if ThreadStatus::read(&tracee.pid().to_string())?.blocks_handled_sigsys => Err(dispatches_calls()),
         None => Ok(()),
     }
 }
@@ -49,7 +49,7 @@ pub fn dispatches_calls() -> Error {
 fn suspend_filters(tracee: &Tracee) -> Answer<()> {
     /// PTRACE_O_SUSPEND_SECCOMP (ptrace(2)), which nix has no name for.
     const SUSPEND: Options = Options::from_bits_retain(1 << 21);
-    let suspend = match Status::read(&tracee.pid().to_string())?.filters {
+    let suspend = match ThreadStatus::read(&tracee.pid().to_string())?.filters {
         0 => Options::empty(),
         _ => SUSPEND,
     };

@@ -44,10 +44,10 @@ pub struct StoppedTooLong {
 
 /// The traced threads, and the time since which any of them is stopped.
 #[derive(Debug, Default)]
-pub struct StopTime(Mutex<State>);
+pub struct StopTime(Mutex<Stops>);
 
 #[derive(Debug, Default)]
-struct State {
+struct Stops {
     traced: HashSet<i32>,
     since: Option<Instant>,
     /// Id of the tracing thread, in this process.
@@ -55,7 +55,7 @@ struct State {
 }
 
 impl StopTime {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Stops> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -10,7 +10,7 @@ use super::mailbox::{ABANDONED, Taken};
 use super::unserved::Unserved;
 use crate::error::Error;
 use crate::target::maps::{self, Mapping};
-use crate::target::{self, Status};
+use crate::target::{self, ThreadStatus};
 
 /// Shortest and longest time between two checks whether the requesting thread waits already. Between ringing and
 /// waiting it executes a few instructions, and may lose its CPU.
@@ -131,7 +131,7 @@ impl Attendant {
 
 /// Returns threads, by their numbers here, of processes in inner PID namespaces, in which they have the number `inner`.
 fn threads_of_inner_namespaces(inner: i32) -> impl Iterator<Item = i32> {
-    let status = |pid: i32| Status::read(&pid.to_string()).ok();
+    let status = |pid: i32| ThreadStatus::read(&pid.to_string()).ok();
     let processes = fastpath_os::processes().into_iter().flatten();
     let nested = processes.filter(move |pid| status(*pid).is_some_and(|status| status.is_nested));
     let threads = nested.flat_map(|pid| fastpath_os::threads(pid).into_iter().flatten());

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::ptrace::Options;
 
 use super::install::{self, InjectionConfig};
-use super::mailbox::{ABANDONED, Held, Shared};
+use super::mailbox::{ABANDONED, Held, Shared, Taken};
 use super::unserved::Unserved;
 use crate::error::{Error, Result};
 use crate::target::read_status;
@@ -140,12 +140,7 @@ impl Attendant {
                 thread::park_timeout(every);
                 continue;
             }
-            let seen = self.mailbox.doorbell();
-            self.mailbox.runs();
-            let Some(taken) = self.mailbox.take() else {
-                let are_held = self.mailbox.free_abandoned(&mut held, ABANDONED);
-                let longest = if are_held { ABANDONED / 2 } else { every };
-                self.mailbox.wait(seen, Some(longest.min(every)));
+            let Some(taken) = self.next(&mut held, Some(every)) else {
                 continue;
             };
             let next = self.clone();
@@ -168,12 +163,8 @@ impl Attendant {
         let mut held = Held::default();
         let mut idle_since = Instant::now();
         loop {
-            let seen = self.mailbox.doorbell();
-            self.mailbox.runs();
-            let Some(taken) = self.mailbox.take() else {
-                let are_held = self.mailbox.free_abandoned(&mut held, ABANDONED);
-                let until_end = self.keeper.get().map(|_| IDLE);
-                self.mailbox.wait(seen, are_held.then_some(ABANDONED / 2).or(until_end));
+            let until_end = self.keeper.get().map(|_| IDLE);
+            let Some(taken) = self.next(&mut held, until_end) else {
                 if until_end.is_some() && idle_since.elapsed() >= IDLE {
                     self.idle.fetch_sub(1, Ordering::AcqRel);
                     self.wake_keeper();
@@ -202,6 +193,20 @@ impl Attendant {
             }
             idle_since = Instant::now();
         }
+    }
+
+    /// Takes a request; without one, waits until one may be there, for `longest` at the longest.
+    fn next(&self, held: &mut Held, longest: Option<Duration>) -> Option<Taken> {
+        let seen = self.mailbox.doorbell();
+        self.mailbox.runs();
+        let taken = self.mailbox.take();
+        if taken.is_none() {
+            let are_held = self.mailbox.free_abandoned(held, ABANDONED);
+            let until_abandoned = are_held.then_some(ABANDONED / 2);
+            self.mailbox
+                .wait(seen, until_abandoned.into_iter().chain(longest).min());
+        }
+        taken
     }
 
     /// Makes the keeper wait for requests again; returns false if there is none.

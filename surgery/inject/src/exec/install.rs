@@ -10,7 +10,7 @@ use crate::abi::{self, Abi, Hook};
 use crate::error::{Error, Result};
 use crate::plan::calls::{self, Calls, HookedFile, ThunkPage, doors};
 use crate::plan::mailbox_layout::HookState;
-use crate::plan::redirection::{self, Journal, MOST_RECORDS, Record, RegionPlan, State};
+use crate::plan::redirection::{self, Journal, JournalState, MOST_RECORDS, Record, RegionPlan};
 use crate::plan::region;
 use crate::plan::rescued_calls::{self, Rescued, RescuedFile};
 use crate::plan::{Plan, Seen, Withhold};
@@ -24,7 +24,7 @@ use crate::target::program::{self, Code};
 use crate::target::sites;
 use crate::target::stack::{AT_ENTRY, AT_PAGESZ, AT_SECURE, AT_SYSINFO, AT_SYSINFO_EHDR, InitialStack};
 use crate::target::tracee::Tracee;
-use crate::target::{self, Status};
+use crate::target::{self, ThreadStatus};
 
 /// What every program of one `run` gets.
 pub struct InjectionConfig {
@@ -119,7 +119,7 @@ pub fn install(
     must_see_execs: bool,
 ) -> Result<Option<String>> {
     let pid = tracee.pid();
-    let status = Status::from(shown);
+    let status = ThreadStatus::from(shown);
     let program = Program::read(tracee, &status, config)?;
     let hook = program.hook;
     let mut region = program.plan(config, program.place()?)?;
@@ -225,7 +225,7 @@ struct Start {
 
 impl Program {
     /// Reads the program of a process with this status. Refuses one that cannot be served.
-    fn read(tracee: &mut Tracee, status: &Status, config: &InjectionConfig) -> Result<Program> {
+    fn read(tracee: &mut Tracee, status: &ThreadStatus, config: &InjectionConfig) -> Result<Program> {
         let registers = tracee.registers()?;
         let abi = abi::for_registers(&registers);
         if let Some(why) = config.refuses_32_bit.as_ref().filter(|_| abi.word() == 4) {
@@ -388,10 +388,10 @@ pub fn install_in_libraries(
     let abi = abi::for_registers(&tracee.registers()?);
     let (_, hook) = abi::of_this_build(abi)?;
     let memory = tracee.memory()?;
-    let is_rescued = config.rescue && Status::read(&pid.to_string())?.filters == 0;
+    let is_rescued = config.rescue && ThreadStatus::read(&pid.to_string())?.filters == 0;
     let journal = memory.bytes(region + region::JOURNAL, region::JOURNAL_ROOM as usize)?;
     let mut journal = Journal::parse(&journal).ok_or(Error::Gone)?;
-    if journal.state == State::Withdrawn {
+    if journal.state == JournalState::Withdrawn {
         return Err(Error::Gone);
     }
     let pages: Vec<u64> = mapping::thunk_pages(maps).map(|page| page.start).collect();

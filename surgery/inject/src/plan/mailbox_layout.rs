@@ -49,27 +49,16 @@ pub struct HookState {
 
 /// Returns every field: struct, name, offset.
 pub fn fields() -> Vec<(&'static str, &'static str, usize)> {
-    vec![
-        ("fp_slot", "state", offset_of!(Slot, state)),
-        ("fp_slot", "kind", offset_of!(Slot, kind)),
-        ("fp_slot", "tid", offset_of!(Slot, tid)),
-        ("fp_slot", "flags", offset_of!(Slot, flags)),
-        ("fp_slot", "path", offset_of!(Slot, path)),
-        ("fp_slot", "dirfd", offset_of!(Slot, dirfd)),
-        ("fp_mailbox", "doorbell", offset_of!(Mailbox, doorbell)),
-        ("fp_mailbox", "attendant", offset_of!(Mailbox, attendant)),
-        ("fp_mailbox", "late", offset_of!(Mailbox, late)),
-        ("fp_mailbox", "unserved", offset_of!(Mailbox, unserved)),
-        ("fp_mailbox", "slot", offset_of!(Mailbox, slot)),
-        ("fp_hook_state", "entry", offset_of!(HookState, entry)),
-        ("fp_hook_state", "entry_cell", offset_of!(HookState, entry_cell)),
-        ("fp_hook_state", "silent", offset_of!(HookState, silent)),
-        ("fp_hook_state", "stack_lock", offset_of!(HookState, stack_lock)),
-        ("fp_hook_state", "ptracer", offset_of!(HookState, ptracer)),
-        ("fp_hook_state", "real_calls", offset_of!(HookState, real_calls)),
-        ("fp_hook_state", "unattended", offset_of!(HookState, unattended)),
-        ("fp_hook_state", "no_cell", offset_of!(HookState, no_cell)),
-    ]
+    macro_rules! offsets {
+        ($($name:literal $of:ty: $($field:ident)*;)*) => {
+            vec![$($(($name, stringify!($field), offset_of!($of, $field)),)*)*]
+        };
+    }
+    offsets! {
+        "fp_slot" Slot: state kind tid flags path dirfd;
+        "fp_mailbox" Mailbox: doorbell attendant late unserved slot;
+        "fp_hook_state" HookState: entry entry_cell silent stack_lock ptracer real_calls unattended no_cell;
+    }
 }
 
 /// Returns every struct and its size.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fastpath_code::rescue::thunk::{Routine, thunk};
-use fastpath_code::rescue::window::{Jump, Kind, Relay, Window};
+use fastpath_code::rescue::window::{Jump, Relay, Window, WindowKind};
 use fastpath_code::rescue::{Analysis, Site};
 use fastpath_image::Isa;
 
@@ -113,7 +113,7 @@ fn add_site(
         Err(e) => Err(e.to_string()),
     };
     is_as_in_file(address, &window.bytes)?;
-    if window.jump != Jump::First && window.kind == Kind::Before {
+    if window.jump != Jump::First && window.kind == WindowKind::Before {
         is_as_in_file(address + window.bytes.len() as u64, &[0x0f, 0x05])?;
     }
     let at = page.next();

@@ -137,7 +137,7 @@ fn has_capabilities(path: &str) -> bool {
 
 /// Fields of /proc/PID/status that decide whether a process may be changed (proc_pid_status(5)).
 #[derive(Debug, PartialEq, Eq, Clone, Copy, Default)]
-pub struct Status {
+pub struct ThreadStatus {
     /// Process that it is a thread of.
     pub group: i32,
     /// Process id in its own, innermost PID namespace.
@@ -154,10 +154,10 @@ pub struct Status {
     pub is_strict: bool,
 }
 
-impl Status {
+impl ThreadStatus {
     /// Reads the status of a process or thread.
-    pub fn read(pid: &str) -> Result<Status> {
-        Ok(Status::from(&read_status(pid)?))
+    pub fn read(pid: &str) -> Result<ThreadStatus> {
+        Ok(ThreadStatus::from(&read_status(pid)?))
     }
 }
 
@@ -167,12 +167,12 @@ pub fn read_status(pid: impl std::fmt::Display) -> Result<fastpath_os::Status> {
     fastpath_os::Status::read(pid).map_err(|e| Error::io(path, e))
 }
 
-impl From<&fastpath_os::Status> for Status {
-    fn from(status: &fastpath_os::Status) -> Status {
+impl From<&fastpath_os::Status> for ThreadStatus {
+    fn from(status: &fastpath_os::Status) -> ThreadStatus {
         let number = |name| status.number::<u32>(name);
         let has_sigsys = |name| status.set(name).is_some_and(|set| set >> (libc::SIGSYS - 1) & 1 == 1);
         let pids: Vec<i32> = status.numbers("NSpid").unwrap_or_default();
-        Status {
+        ThreadStatus {
             blocks_handled_sigsys: has_sigsys("SigBlk") && has_sigsys("SigCgt"),
             group: status.number("Tgid").unwrap_or(0),
             inner_pid: pids.last().copied().or(status.number("Pid")).unwrap_or(0),
@@ -189,7 +189,7 @@ impl From<&fastpath_os::Status> for Status {
 /// Refuses if /proc is not mounted, or shows another PID namespace than this process's: a number then means one process
 /// there, and another one to ptrace(2).
 pub fn proc_shows_this_namespace() -> Result<()> {
-    let why = match Status::read("self") {
+    let why = match ThreadStatus::read("self") {
         Ok(own) if !own.is_nested => return Ok(()),
         Err(_) if !std::path::Path::new("/proc/stat").exists() => {
             "/proc is not mounted, and processes are seen there: mount -t proc proc /proc"
@@ -298,12 +298,12 @@ mod tests {
 
     #[test]
     fn status_reads_the_innermost_pid() {
-        let parse = |text: &str| Status::from(&fastpath_os::Status::parse(text));
+        let parse = |text: &str| ThreadStatus::from(&fastpath_os::Status::parse(text));
         let text = "Name:\tx\nTgid:\t6\nPid:\t7\nTracerPid:\t3\nNSpid:\t7\t1\nSigBlk:\t0000000040000000\nSigCgt:\t0000000040000000\n\
                     Seccomp:\t2\nSeccomp_filters:\t4\n";
         assert_eq!(
             parse(text),
-            Status {
+            ThreadStatus {
                 blocks_handled_sigsys: true,
                 group: 6,
                 inner_pid: 1,
@@ -316,7 +316,7 @@ mod tests {
         assert!(parse("Seccomp:\t1\nSeccomp_filters:\t0\n").is_strict);
         assert_eq!(
             parse("Pid:\t7\nSigBlk:\t0000000040000000\nSigCgt:\t0000000000000000\nSeccomp:\t2\n"),
-            Status {
+            ThreadStatus {
                 blocks_handled_sigsys: false,
                 group: 0,
                 inner_pid: 7,

@@ -10,7 +10,7 @@ use nix::sys::stat::{FileStat, fstat};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 use crate::error::{Error, Result};
-use crate::target::{HANDLE, Status, open_path};
+use crate::target::{HANDLE, ThreadStatus, open_path};
 
 /// Most symbolic links in one path (include/linux/namei.h, MAXSYMLINKS).
 const MOST_LINKS: u32 = 40;
@@ -104,7 +104,7 @@ impl View {
         if fstatfs(directory)?.filesystem_type() != PROC_SUPER_MAGIC {
             return Ok(None);
         }
-        let process = || Some(format!("/proc/{}", Status::read(&self.tid).ok()?.group));
+        let process = || Some(format!("/proc/{}", ThreadStatus::read(&self.tid).ok()?.group));
         let own = match (name.as_bytes(), self.tid.as_str()) {
             _ if fstat(directory)?.st_ino != PROC_ROOT_INO => {
                 return open_in(directory, name, OFlag::empty()).map(Some);

@@ -6,16 +6,16 @@
 
 use super::builder::Builder;
 use crate::rescue::change::{Change, Place, Routine, Thunk};
-use crate::rescue::window::{Jump, Kind};
+use crate::rescue::window::{Jump, WindowKind};
 
 /// Returns the thunk for a window: see [`crate::rescue::change::thunk`].
 pub(crate) fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
     let builder = Builder::new(place);
     match builder.place.window.kind {
-        Kind::Before => builder.before(wanted, otherwise),
-        Kind::Behind if builder.place.window.jump != Jump::First => builder.at_call(wanted, otherwise),
-        Kind::Behind => builder.behind(wanted, otherwise),
-        Kind::Vsyscall => builder.vsyscall(wanted.first()?),
+        WindowKind::Before => builder.before(wanted, otherwise),
+        WindowKind::Behind if builder.place.window.jump != Jump::First => builder.at_call(wanted, otherwise),
+        WindowKind::Behind => builder.behind(wanted, otherwise),
+        WindowKind::Vsyscall => builder.vsyscall(wanted.first()?),
     }
 }
 
@@ -23,9 +23,9 @@ pub(crate) fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>
 pub(crate) fn to_entry(place: Place<'_>, entry: u64) -> Option<Thunk> {
     let builder = Builder::new(place);
     match builder.place.window.kind {
-        Kind::Before => builder.before_to_entry(entry),
-        Kind::Behind => builder.behind_to_entry(entry),
-        Kind::Vsyscall => None,
+        WindowKind::Before => builder.before_to_entry(entry),
+        WindowKind::Behind => builder.behind_to_entry(entry),
+        WindowKind::Vsyscall => None,
     }
 }
 

@@ -17,7 +17,7 @@ use std::collections::HashSet;
 
 use fastpath_code::rescue::Window;
 use fastpath_code::rescue::thunk::{Thunk, changes};
-use fastpath_code::rescue::window::{Jump, Kind, Relay};
+use fastpath_code::rescue::window::{Jump, Relay, WindowKind};
 use fastpath_image::Isa;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Mnemonic};
 
@@ -88,7 +88,7 @@ pub fn find(code: &[u8], address: u64, calls: &[usize]) -> Vec<(usize, Wrapper)>
             nr: found.nr?,
             window: Window {
                 isa: Isa::X86_64,
-                kind: Kind::Behind,
+                kind: WindowKind::Behind,
                 address: address + at as u64,
                 bytes: code.get(at..at + CALL_AND_CHECK)?.to_vec(),
                 call_bytes: SYSCALL.len(),

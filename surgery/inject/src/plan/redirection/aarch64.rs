@@ -6,7 +6,7 @@
 //! Encodings: Arm Architecture Reference Manual, chapter C4.1.
 
 use super::stub::number_of;
-use super::{Displaced, Entry};
+use super::{Displaced, EntryPoint};
 
 const WORD: usize = 4;
 /// Register x30, for `ldr x30, .` and the like: values relative to an instruction's own address are rebuilt from a
@@ -16,7 +16,7 @@ const PACIASP: u32 = 0xd503_233f;
 const PACIBSP: u32 = 0xd503_237f;
 
 /// Displaces one instruction of the function.
-pub fn displace(entry: &Entry<'_>, target: u64, thunk_at: u64) -> Result<Displaced, String> {
+pub fn displace(entry: &EntryPoint<'_>, target: u64, thunk_at: u64) -> Result<Displaced, String> {
     let words: Vec<u32> = entry
         .bytes()
         .chunks_exact(WORD)
@@ -45,7 +45,7 @@ pub fn displace(entry: &Entry<'_>, target: u64, thunk_at: u64) -> Result<Displac
 
 /// Returns the stub at `at` of a function, which goes to `target`, or, where it was moved, into the function. An instruction that
 /// is relative to its own address cannot be moved along: the system call.
-pub fn stub(entry: &Entry<'_>, function: &str, target: u64, at: u64) -> Result<Vec<u8>, String> {
+pub fn stub(entry: &EntryPoint<'_>, function: &str, target: u64, at: u64) -> Result<Vec<u8>, String> {
     let word = |index: usize| {
         let bytes = entry.bytes().get(index * WORD..)?.first_chunk()?;
         Some(u32::from_le_bytes(*bytes))
@@ -242,7 +242,7 @@ mod tests {
             .iter()
             .flat_map(|w| w.to_le_bytes())
             .collect();
-        let entry = Entry {
+        let entry = EntryPoint {
             code: &code,
             base: FROM,
             offset: 0,
@@ -263,7 +263,7 @@ mod tests {
                 .iter()
                 .flat_map(|w| w.to_le_bytes())
                 .collect();
-            let entry = Entry {
+            let entry = EntryPoint {
                 code: &code,
                 base: FROM,
                 offset: 0,
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn a_moved_stub_whose_instruction_is_relative_makes_the_system_call() {
         // adrp x3, -0x5000
-        let entry = Entry {
+        let entry = EntryPoint {
             code: &0xf0ff_ffc3_u32.to_le_bytes(),
             base: FROM,
             offset: 0,

@@ -14,7 +14,7 @@ use fastpath_image::Image;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory};
 
 use super::call_frames::{self, Frames, keeps_frame};
-use super::{Change, Displaced, Entry, Purpose, Record, x86};
+use super::{Change, Displaced, EntryPoint, Purpose, Record, x86};
 
 /// A planned body.
 #[derive(Debug, Clone)]
@@ -68,8 +68,8 @@ impl EntryBody {
     /// copy is to be at `copy_at`; `all` are the frames of the vDSO. Returns the change of the call frame information, too.
     pub fn plan(
         (image, image_at): (&Image, u64),
-        gettimeofday: &Entry<'_>,
-        clock_gettime: &Entry<'_>,
+        gettimeofday: &EntryPoint<'_>,
+        clock_gettime: &EntryPoint<'_>,
         all: &[Frames],
         copy_at: u64,
     ) -> Result<(EntryBody, Displaced, Record), String> {
@@ -214,7 +214,7 @@ fn relocated(
 fn thunk_in_body(
     frames: &Frames,
     all: &[Frames],
-    clock_gettime: &Entry<'_>,
+    clock_gettime: &EntryPoint<'_>,
     body_at: u64,
     at: u64,
     thunk_at: usize,

@@ -29,7 +29,7 @@ pub const MOST_RECORDS: usize = (region::JOURNAL_ROOM as usize - HEADER_BYTES) /
 /// State of the changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum State {
+pub enum JournalState {
     /// They are being made, or are in force.
     InForce = 1,
     /// They were undone; the region stayed, because a thread was still in it.
@@ -161,7 +161,7 @@ impl Record {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Journal {
     /// State of the changes.
-    pub state: State,
+    pub state: JournalState,
     /// Address of the vDSO that they belong to.
     pub vdso_base: u64,
     /// Whether the program was started with the region, and not attached while it ran.
@@ -278,9 +278,9 @@ impl Journal {
         let count = (u32_at(12)? as usize).min(page.len() / RECORD_BYTES);
         Some(Journal {
             state: match u32_at(Journal::STATE_AT as usize)? {
-                1 => State::InForce,
-                2 => State::Withdrawn,
-                3 => State::Kept,
+                1 => JournalState::InForce,
+                2 => JournalState::Withdrawn,
+                3 => JournalState::Kept,
                 _ => return None,
             },
             clocks: u32_at(20)?,
@@ -332,7 +332,7 @@ mod tests {
             purpose: Purpose::Rescue,
         };
         Journal {
-            state: State::InForce,
+            state: JournalState::InForce,
             is_of_start: true,
             vdso_base: 0x7fff_0000_0000,
             clocks: 3,
@@ -350,9 +350,9 @@ mod tests {
         page.resize(4096, 0);
         assert_eq!(Journal::parse(&page), Some(journal()));
         page[Journal::STATE_AT as usize] = 2;
-        assert_eq!(Journal::parse(&page).unwrap().state, State::Withdrawn);
+        assert_eq!(Journal::parse(&page).unwrap().state, JournalState::Withdrawn);
         page[Journal::STATE_AT as usize] = 3;
-        assert_eq!(Journal::parse(&page).unwrap().state, State::Kept);
+        assert_eq!(Journal::parse(&page).unwrap().state, JournalState::Kept);
     }
 
     #[test]

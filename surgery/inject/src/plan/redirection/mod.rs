@@ -29,7 +29,7 @@ use call_frames::Frames;
 use entry_body::{EntryBody, Source};
 use slow_path::SlowPath;
 
-pub use journal::{Change, Journal, MOST_RECORDS, Place, Purpose, Record, State};
+pub use journal::{Change, Journal, JournalState, MOST_RECORDS, Place, Purpose, Record};
 pub use plan_region::{RegionPlan, region_for};
 
 /// Name of the memory that a region is mapped from. The memory holds the image, the hook, the thunks and the journal,
@@ -165,7 +165,7 @@ pub fn plan(
             redirection.left_alone.push(LeftAlone { function, why });
             continue;
         }
-        let entry = Entry::new(vdso, vdso_base, export);
+        let entry = EntryPoint::new(vdso, vdso_base, export);
         let thunk_offset = redirection.thunks.len().next_multiple_of(THUNK_ALIGNMENT);
         let thunk_at = thunks_at + thunk_offset as u64;
         let before = redirection.patches.len();
@@ -223,7 +223,7 @@ impl Redirection {
             let export = exports.iter().find(|export| plain_name(&export.name) == name)?;
             let same = exports.iter().filter(|other| other.offset == export.offset);
             let mut others = same.filter(|other| plain_name(&other.name) != name);
-            others.next().is_none().then(|| Entry::new(vdso, base, export))
+            others.next().is_none().then(|| EntryPoint::new(vdso, base, export))
         };
         let Some((gettimeofday, clock_gettime)) = find("gettimeofday").zip(find("clock_gettime")) else {
             return;
@@ -312,7 +312,7 @@ impl Redirection {
     fn add(
         &mut self,
         function: &'static str,
-        entry: &Entry<'_>,
+        entry: &EntryPoint<'_>,
         displaced: Displaced,
         thunk_offset: usize,
         thunk_at: u64,
@@ -361,7 +361,7 @@ fn raise(code: &mut [u8], at: usize, distance: u64) {
 }
 
 /// One function of a vDSO.
-struct Entry<'v> {
+struct EntryPoint<'v> {
     /// Bytes of the whole vDSO.
     code: &'v [u8],
     base: u64,
@@ -369,9 +369,9 @@ struct Entry<'v> {
     size: usize,
 }
 
-impl<'v> Entry<'v> {
-    fn new(code: &'v [u8], base: u64, export: &Export) -> Entry<'v> {
-        Entry {
+impl<'v> EntryPoint<'v> {
+    fn new(code: &'v [u8], base: u64, export: &Export) -> EntryPoint<'v> {
+        EntryPoint {
             code,
             base,
             offset: export.offset as usize,

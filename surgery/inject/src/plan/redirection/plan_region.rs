@@ -9,7 +9,7 @@ use fastpath_image::{Instance, InstanceConfig, Isa, Placement, Vdso};
 use fastpath_page::ClockSet;
 
 use super::slow_path::SlowPath;
-use super::{Journal, LeftAlone, Moved, Record, Redirection, State, plan};
+use super::{Journal, JournalState, LeftAlone, Moved, Record, Redirection, plan};
 use crate::abi::{self, Abi};
 use crate::error::{Error, Result};
 use crate::plan::calls::Calls;
@@ -156,7 +156,7 @@ impl RegionPlan {
         let image_at = region_at + region::IMAGE;
         let instance = redirection.instance(image, image_at)?;
         let journal = Journal {
-            state: State::InForce,
+            state: JournalState::InForce,
             is_of_start: false,
             vdso_base,
             clocks: clocks.0,
@@ -242,7 +242,7 @@ impl RegionPlan {
     pub(crate) fn is_of_start(&mut self, is_kept: bool) -> Result<()> {
         self.journal.is_of_start = true;
         if is_kept {
-            self.journal.state = State::Kept;
+            self.journal.state = JournalState::Kept;
         }
         self.write_journal()
     }

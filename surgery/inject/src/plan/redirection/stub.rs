@@ -8,7 +8,7 @@ use object::LittleEndian as Little;
 use object::elf::{FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 
-use super::{Change, Entry, Purpose, Record, Redirection, aarch64, x86};
+use super::{Change, EntryPoint, Purpose, Record, Redirection, aarch64, x86};
 use crate::plan::region::TAIL_BYTES;
 
 /// Alignment of a stub.
@@ -46,7 +46,7 @@ impl Redirection {
         &mut self,
         isa: Isa,
         function: &'static str,
-        entry: &Entry<'_>,
+        entry: &EntryPoint<'_>,
         target: u64,
     ) -> Result<u64, String> {
         let end_of_file = match isa {

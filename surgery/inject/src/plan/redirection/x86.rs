@@ -6,13 +6,13 @@ use fastpath_code::rescue::{self, copied, is_branch};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 
 use super::stub::number_of;
-use super::{Displaced, Entry, Offsets};
+use super::{Displaced, EntryPoint, Offsets};
 
 /// Size of `jmp rel32`.
 pub const JUMP_BYTES: usize = 5;
 
 /// Displaces the instructions that a jump at the function's start overwrites. `bits`: 64 or 32.
-pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Result<Displaced, String> {
+pub fn displace(entry: &EntryPoint<'_>, bits: u32, target: u64, thunk_at: u64) -> Result<Displaced, String> {
     let first = entry.address();
     let mut instructions = Vec::new();
     let mut length = 0;
@@ -72,7 +72,7 @@ pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Res
 pub const STUB_ADDRESS_AT: usize = 9;
 
 /// Returns the stub at `at` of a function for x86-64, which goes to `target`, or, where it was moved, into the function.
-pub fn stub(entry: &Entry<'_>, target: u64, at: u64) -> Result<Vec<u8>, String> {
+pub fn stub(entry: &EntryPoint<'_>, target: u64, at: u64) -> Result<Vec<u8>, String> {
     const TO_IMAGE: usize = 20;
     const TO_KERNEL: usize = TO_IMAGE + 6;
     // lea stub(%rip), %rax; movabs $at, %rcx; cmp %rcx, %rax
@@ -84,7 +84,7 @@ pub fn stub(entry: &Entry<'_>, target: u64, at: u64) -> Result<Vec<u8>, String> 
 }
 
 /// Returns the same for i386. Code that calls another function to learn its address cannot be moved along: the system call.
-pub fn stub_of_32_bits(entry: &Entry<'_>, function: &str, target: u64, at: u64) -> Result<Vec<u8>, String> {
+pub fn stub_of_32_bits(entry: &EntryPoint<'_>, function: &str, target: u64, at: u64) -> Result<Vec<u8>, String> {
     const TO_IMAGE: usize = 11;
     const TO_KERNEL: usize = TO_IMAGE + 6;
     // call 1f; 1: pop %eax; cmp $1b, %eax
@@ -122,7 +122,7 @@ fn jump_if_equal(bits: u32, from: u64, to: u64) -> Result<Vec<u8>, String> {
 /// other call becomes a push of its own return address and a jump; a return that no call precedes costs two
 /// mispredictions, its own and its caller's: 20 ns.
 fn back_to(
-    entry: &Entry<'_>,
+    entry: &EntryPoint<'_>,
     instructions: &mut Vec<Instruction>,
     bits: u32,
     next: u64,
@@ -153,7 +153,7 @@ fn back_to(
 
 /// Returns the register in which the i386 function at `address` returns its return address, if it does nothing else:
 /// `mov (%esp), %register; ret`.
-fn returned_address_in(entry: &Entry<'_>, address: u64) -> Option<Register> {
+fn returned_address_in(entry: &EntryPoint<'_>, address: u64) -> Option<Register> {
     let code = entry.code.get(address.checked_sub(entry.base)? as usize..)?;
     let mut decoder = Decoder::with_ip(32, code, address, DecoderOptions::NONE);
     let (load, ret) = (decoder.decode(), decoder.decode());
@@ -169,7 +169,7 @@ fn returned_address_in(entry: &Entry<'_>, address: u64) -> Option<Register> {
 
 /// Returns a copy at `at` of these successive instructions for x86-64 of a vDSO, and the offsets of all but the first one,
 /// before and there. `None`: they cannot be copied in their length.
-fn copy(entry: &Entry<'_>, instructions: &[Instruction], at: u64) -> Option<(Vec<u8>, Offsets)> {
+fn copy(entry: &EntryPoint<'_>, instructions: &[Instruction], at: u64) -> Option<(Vec<u8>, Offsets)> {
     let first = instructions.first()?.ip();
     let offset = first.checked_sub(entry.base)? as usize;
     let length = instructions.iter().map(Instruction::len).sum::<usize>();
@@ -180,7 +180,11 @@ fn copy(entry: &Entry<'_>, instructions: &[Instruction], at: u64) -> Option<(Vec
 
 /// Returns a copy at `at` of a whole function for x86-64 of a vDSO, and the offsets of its instructions in the function and
 /// in the copy.
-pub fn copy_function(entry: &Entry<'_>, instructions: &[Instruction], at: u64) -> Result<(Vec<u8>, Offsets), String> {
+pub fn copy_function(
+    entry: &EntryPoint<'_>,
+    instructions: &[Instruction],
+    at: u64,
+) -> Result<(Vec<u8>, Offsets), String> {
     let ends = |i: &Instruction| matches!(i.flow_control(), FlowControl::Return | FlowControl::UnconditionalBranch);
     let mut is_behind_end = false;
     for instruction in instructions {
@@ -234,7 +238,7 @@ mod tests {
     const THUNK: u64 = BASE - 0x8000;
 
     fn displaced(code: &[u8]) -> Result<Displaced, String> {
-        let entry = Entry {
+        let entry = EntryPoint {
             code,
             base: BASE,
             offset: 0,
@@ -245,7 +249,7 @@ mod tests {
 
     /// Returns the instructions of a thunk of a 32-bit function with this code at `base`, the start of the vDSO.
     fn thunk_of_32_bit(code: &[u8], base: u64) -> Vec<Instruction> {
-        let entry = Entry {
+        let entry = EntryPoint {
             code,
             base,
             offset: 0,
@@ -384,7 +388,7 @@ mod tests {
     #[test]
     fn an_image_beyond_2_gib_is_refused() {
         let code = [0x4c, 0x8d, 0x15, 0xea, 0x94, 0xff, 0xff, 0xc3];
-        let entry = Entry {
+        let entry = EntryPoint {
             code: &code,
             base: BASE,
             offset: 0,

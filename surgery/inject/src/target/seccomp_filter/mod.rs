@@ -106,7 +106,7 @@ impl Filter {
 
     /// Returns what the filter answers to a call.
     pub fn verdict(&self, call: Call) -> FilterVerdict {
-        let mut pending = vec![State::default()];
+        let mut pending = vec![Machine::default()];
         let mut seen = HashSet::new();
         let mut steps = 0;
         while let Some(mut state) = pending.pop() {
@@ -141,7 +141,7 @@ impl Filter {
 
 /// State of a filter's execution. A word is `None` if it is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct State {
+struct Machine {
     /// Index of the next instruction.
     at: usize,
     a: Option<u32>,
@@ -149,10 +149,10 @@ struct State {
     scratch: [Option<u32>; WORDS],
 }
 
-impl Default for State {
+impl Default for Machine {
     /// The kernel clears A and X first, and refuses a filter that loads a scratch word before it stores it.
-    fn default() -> State {
-        State {
+    fn default() -> Machine {
+        Machine {
             at: 0,
             a: Some(0),
             x: Some(0),
@@ -170,7 +170,7 @@ enum Next {
     Answer(Action),
 }
 
-impl State {
+impl Machine {
     /// Executes an instruction; returns `None` if its result is an unknown answer, or it is none that filters have
     /// (`seccomp_check_filter` in kernel/seccomp.c).
     fn step(&mut self, one: Instruction, call: Call) -> Option<Next> {

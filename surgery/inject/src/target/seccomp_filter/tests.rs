@@ -371,36 +371,15 @@ fn a_verdict_holds_for_every_call_of_real_filters() {
 /// The kernel as the judge of the interpreter above: it answers the calls of a child that installs the filter.
 #[cfg(target_arch = "x86_64")]
 mod kernel {
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     /// Most calls of one child.
     const MOST: usize = 16;
     /// Errno of a child's call that was not made.
     const NONE: i32 = -1;
-
-    /// Results of a child, in memory that it shares with this process.
-    struct Results(*mut [i32; MOST]);
-
-    impl Results {
-        fn new() -> Results {
-            let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-            let protection = libc::PROT_READ | libc::PROT_WRITE;
-            // SAFETY: a new mapping.
-            let at = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) };
-            assert_ne!(at, libc::MAP_FAILED);
-            let results = Results(at.cast());
-            // SAFETY: the mapping is large enough, and nothing else uses it yet.
-            unsafe { *results.0 = [NONE; MOST] };
-            results
-        }
-    }
-
-    impl Drop for Results {
-        fn drop(&mut self) {
-            // SAFETY: it was mapped by `new`, and is not used any more.
-            unsafe { libc::munmap(self.0.cast(), 4096) };
-        }
-    }
 
     /// Returns the filter behind a test that allows all calls except [`CALL`]'s.
     fn only_for_the_call(filter: &Filter) -> Vec<Instruction> {
@@ -421,9 +400,10 @@ mod kernel {
             len: code.len() as u16,
             filter: code.as_ptr().cast_mut().cast(),
         };
-        let results = Results::new();
+        let (mut results, given) = std::io::pipe().expect("a pipe");
+        let mut errnos = [NONE; MOST];
         let wide = |data: &Data, at: usize| u64::from(data[at]) | u64::from(data[at + 1]) << 32;
-        // SAFETY: the child makes system calls only, and writes to the mapping that it shares. `program` is a valid
+        // SAFETY: the child makes system calls only, and writes integers of its own to a pipe. `program` is a valid
         // filter, and struct sock_filter has the layout of `Instruction`.
         unsafe {
             let child = libc::fork();
@@ -436,15 +416,18 @@ mod kernel {
                 for (at, data) in calls.iter().take(MOST).enumerate() {
                     let [a, b, c, d, e, f] = [4, 6, 8, 10, 12, 14].map(|at| wide(data, at));
                     libc::syscall(CALL.number.into(), a, b, c, d, e, f);
-                    (*results.0)[at] = *libc::__errno_location();
+                    errnos[at] = *libc::__errno_location();
                 }
+                libc::write(given.as_raw_fd(), errnos.as_ptr().cast(), size_of_val(&errnos));
                 libc::_exit(0);
             }
             let mut status = 0;
             assert!(child > 0 && libc::waitpid(child, &mut status, 0) == child);
             assert_eq!(status, 0, "{filter:?}");
-            *results.0
         }
+        let mut bytes = [0; size_of::<[i32; MOST]>()];
+        results.read_exact(&mut bytes).expect("the results");
+        std::array::from_fn(|at| i32::from_ne_bytes(bytes[4 * at..][..4].try_into().unwrap()))
     }
 
     #[test]

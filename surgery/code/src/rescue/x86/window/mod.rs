@@ -10,7 +10,7 @@ use memchr::memmem;
 use super::flow::Flow;
 use super::{BITS, inside};
 use crate::rescue::file::File;
-use crate::rescue::window::{Jump, Kind, Reason, Window};
+use crate::rescue::window::{Jump, Reason, Window, WindowKind};
 
 /// Size of `jmp rel32`.
 pub(crate) const JUMP_BYTES: usize = 5;
@@ -76,7 +76,7 @@ pub(crate) fn find_by_bytes(code: &[u8], address: u64, call: usize, ends: &[u64]
     let (start, jump) = search.find(call)?;
     Ok(Window {
         isa: Isa::X86_64,
-        kind: Kind::Before,
+        kind: WindowKind::Before,
         address: address + start as u64,
         bytes: code[start..call].to_vec(),
         call_bytes: SYSCALL_BYTES,
@@ -186,14 +186,14 @@ impl Search<'_, '_> {
         match search.find(call) {
             Ok((start, jump)) => Ok(Window {
                 jump,
-                ..self.window_of(Kind::Before, start, call, 1)?
+                ..self.window_of(WindowKind::Before, start, call, 1)?
             }),
             Err(reason) => {
                 let found = self.number().and_then(|number| search.find_at_call(call, number));
                 let (end, relays) = found.ok_or(reason)?;
                 Ok(Window {
                     jump: Jump::AtCall(relays),
-                    ..self.window_of(Kind::Behind, call, end, 1)?
+                    ..self.window_of(WindowKind::Behind, call, end, 1)?
                 })
             }
         }
@@ -215,7 +215,7 @@ impl Search<'_, '_> {
             }
             start = previous;
         }
-        self.window(Kind::Before, start, end)
+        self.window(WindowKind::Before, start, end)
     }
 
     /// Returns the window of the `syscall` and the instructions after it.
@@ -232,7 +232,7 @@ impl Search<'_, '_> {
             }
             end += instruction.len();
         }
-        self.window(Kind::Behind, start, end)
+        self.window(WindowKind::Behind, start, end)
     }
 
     /// Returns the constant of the instruction at the site.
@@ -248,15 +248,15 @@ impl Search<'_, '_> {
         };
         let end = start + load.len();
         self.jumps_between(start, end)?;
-        self.window_of(Kind::Vsyscall, end - size, end, size)
+        self.window_of(WindowKind::Vsyscall, end - size, end, size)
     }
 
-    fn window(&self, kind: Kind, start: usize, end: usize) -> Result<Window, Reason> {
+    fn window(&self, kind: WindowKind, start: usize, end: usize) -> Result<Window, Reason> {
         self.jumps_between(start, end)?;
         self.window_of(kind, start, end, JUMP_BYTES)
     }
 
-    fn window_of(&self, kind: Kind, start: usize, end: usize, written: usize) -> Result<Window, Reason> {
+    fn window_of(&self, kind: WindowKind, start: usize, end: usize, written: usize) -> Result<Window, Reason> {
         let address = self.address(start);
         if address / PAGE != (address + written as u64 - 1) / PAGE {
             return Err(Reason::CrossesPage);

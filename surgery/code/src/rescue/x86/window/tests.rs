@@ -55,7 +55,7 @@ fn the_load_of_the_number_right_before_the_call_is_replaced() {
     let found = window(&[CLOCK_GETTIME], &[RET]).unwrap();
     assert_eq!(
         (found.kind, found.address, &*found.bytes),
-        (Kind::Before, 0x40_0000, CLOCK_GETTIME)
+        (WindowKind::Before, 0x40_0000, CLOCK_GETTIME)
     );
 }
 
@@ -75,7 +75,7 @@ fn bytes_of_data_beside_code_are_no_call_though_code_takes_their_address() {
 fn several_instructions_are_replaced_where_the_last_one_is_too_short() {
     // mov %rsp, %rsi; xor %edi, %edi
     let found = window(&[CLOCK_GETTIME, &[0x48, 0x89, 0xe6], &[0x31, 0xff]], &[RET]).unwrap();
-    assert_eq!((found.kind, found.address), (Kind::Before, 0x40_0005));
+    assert_eq!((found.kind, found.address), (WindowKind::Before, 0x40_0005));
     assert_eq!(found.bytes, [0x48, 0x89, 0xe6, 0x31, 0xff]);
 }
 
@@ -85,7 +85,7 @@ fn what_follows_is_replaced_where_nothing_before_can_be() {
     let compare: &[u8] = &[0x48, 0x3d, 1, 0xf0, 0xff, 0xff];
     let jump_to_call: &[u8] = &[0xeb, 0x00];
     let found = window(&[jump_to_call], &[compare, RET]).unwrap();
-    assert_eq!((found.kind, found.address), (Kind::Behind, 0x40_0002));
+    assert_eq!((found.kind, found.address), (WindowKind::Behind, 0x40_0002));
     assert_eq!(found.bytes, [SYSCALL, compare].concat());
     // Too little follows.
     assert_eq!(window(&[jump_to_call], &[RET]), Err(Reason::NoRoom));
@@ -95,7 +95,7 @@ fn what_follows_is_replaced_where_nothing_before_can_be() {
 fn a_jump_to_the_call_itself_finds_it_unchanged() {
     // jmp to the syscall, behind it
     let found = window(&[CLOCK_GETTIME], &[&[0xeb, 0xfc]]).unwrap();
-    assert_eq!(found.kind, Kind::Before);
+    assert_eq!(found.kind, WindowKind::Before);
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn a_load_of_a_vsyscall_is_replaced_in_its_constant() {
     let found = find(&file, &Flow::around(&file, [0x40_0003]), 0x40_0003, By::Vsyscall, true).unwrap();
     assert_eq!(
         (found.kind, found.address, found.bytes),
-        (Kind::Vsyscall, 0x40_0003, vec![0, 0, 0x60, 0xff])
+        (WindowKind::Vsyscall, 0x40_0003, vec![0, 0, 0x60, 0xff])
     );
     file.is_fixed = false;
     let refused = find(&file, &Flow::around(&file, [0x40_0003]), 0x40_0003, By::Vsyscall, true);
@@ -313,7 +313,7 @@ fn kept(before: &[&[u8]], behind: &[&[u8]], landing: Option<usize>) -> Result<Wi
 #[test]
 fn one_instruction_before_the_call_becomes_a_jump_behind_its_first_byte() {
     let found = kept(&[MOVE, CLOCK_GETTIME], &[RET], None).unwrap();
-    assert_eq!((found.kind, found.address), (Kind::Before, 0x40_0000));
+    assert_eq!((found.kind, found.address), (WindowKind::Before, 0x40_0000));
     let relays = found.jump.relays().expect("a short jump");
     // The code has 11 bytes.
     assert_eq!((relays[0].distance, relays[0].bytes), (11, [0xcc; 6]));
@@ -331,7 +331,7 @@ fn a_call_without_such_an_instruction_and_its_check_become_a_nop_and_a_jump() {
     let found = kept(&[CLOCK_GETTIME], &[CHECK, RET], None).unwrap();
     assert_eq!(
         (found.kind, found.address, found.bytes.len()),
-        (Kind::Behind, 0x40_0005, 8)
+        (WindowKind::Behind, 0x40_0005, 8)
     );
     assert!(matches!(found.jump, Jump::AtCall(_)));
     // With another number, or with the result of another call.
@@ -355,7 +355,7 @@ fn the_tables_of_programs_are_within_the_limit() {
     };
     let tables: Vec<u8> = (0..TABLES).flat_map(lea).collect();
     let found = window(&[&tables, CLOCK_GETTIME], &[RET, &[0; ZEROS]]);
-    assert_eq!(found.map(|window| window.kind), Ok(Kind::Before));
+    assert_eq!(found.map(|window| window.kind), Ok(WindowKind::Before));
 }
 
 #[test]
