@@ -48,8 +48,8 @@ FP_INLINE int read_clock(fp_clockid id, FP_TIMESPEC *ts, const struct fp_latch *
 #ifdef __x86_64__
 /*
  * Within clock_gettime, without a second copy of the straight code: all of it must fit one function of the kernel's
- * (surgery/inject/src/plan/redirection/entry_body.rs). The second name of the call keeps gcc from merging it with that for
- * the COARSE clocks, which would move registers for both.
+ * (surgery/inject/src/plan/redirection/entry_body.rs). The second name of the call keeps gcc from merging it with that
+ * for the COARSE clocks, which would move registers for both.
  */
 FP_HIDDEN int ask_kernel_too(fp_clockid id, FP_TIMESPEC *ts) __asm__("fp_call_clock_gettime");
 

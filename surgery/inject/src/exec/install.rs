@@ -8,7 +8,8 @@ use fastpath_page::ClockSet;
 
 use crate::abi::{self, Abi, Hook};
 use crate::error::{Error, Result};
-use crate::plan::calls::{self, Calls, HookedFile, ThunkPage, doors};
+use crate::plan::calls::{Calls, ThunkPage, doors};
+use crate::plan::hooked_files::{self, HookedFile};
 use crate::plan::mailbox_layout::HookState;
 use crate::plan::redirection::{self, Journal, JournalState, MOST_RECORDS, Record, RegionPlan};
 use crate::plan::region;
@@ -139,7 +140,7 @@ pub fn install(
         }
     };
     let withhold = config.rescue.then_some(&withhold as Withhold<'_>);
-    let files = calls::files_at_exec(&program.code, hook);
+    let files = hooked_files::at_exec(&program.code, hook);
     let mut plan = Plan::make(&seen, region, hook, &files, withhold)?;
     let unknown = program.code.unknown_linker();
     if must_see_execs {

@@ -1,5 +1,6 @@
 //! Programs that start: each is served at its exec.
 
+mod answer;
 mod asker;
 pub mod attendant;
 mod install;
@@ -7,6 +8,5 @@ pub mod lease;
 pub mod mailbox;
 mod robust;
 pub mod unserved;
-mod visit;
 
 pub use install::InjectionConfig;

@@ -5,12 +5,12 @@ use fastpath_code::rescue::thunk::Thunk;
 
 use crate::abi::Hook;
 use crate::abi::sites::{THUNK_BYTES, expected};
+use crate::plan::hooked_files::HookedFile;
 use crate::plan::redirection::{Change, Moved, Purpose, Record, RegionPlan};
 use crate::plan::region;
 use crate::target::maps::Mapping;
 use crate::target::memory::{Memory, PAGE};
-use crate::target::program::Code;
-use crate::target::sites::{self, Doors, Site};
+use crate::target::sites::{self, Doors};
 
 /// A page of thunks beside the code of a file.
 #[derive(Debug)]
@@ -62,15 +62,6 @@ pub struct Calls {
     pub changed_by_others: Option<String>,
     /// Mappings of the process, and what it will map: the lowest first.
     taken: Vec<Mapping>,
-}
-
-/// A mapped file whose calls the hook must see.
-pub struct HookedFile {
-    pub sites: Vec<Site>,
-    /// Load bias: its addresses in memory less those in the file.
-    pub bias: u64,
-    /// Address at which it is mapped.
-    pub loaded: u64,
 }
 
 impl Calls {
@@ -197,34 +188,6 @@ impl Calls {
         }));
         page.put(&thunk.code);
     }
-}
-
-/// Returns the files of a program at its exec whose calls matter. The thunks beside its interpreter also serve the
-/// libraries that are mapped later.
-pub fn files_at_exec(code: &Code, hook: &Hook) -> Vec<HookedFile> {
-    let mut files = Vec::new();
-    let (program, bias) = &code.program;
-    // A dynamic linker's thunks also serve the libraries that it maps.
-    if !program.sites.is_empty() || code.linker.is_some() {
-        files.push(HookedFile {
-            sites: program.sites.clone(),
-            bias: *bias,
-            loaded: code.loaded,
-        });
-    }
-    if let Some((scan, bias)) = &code.interpreter
-        && (!scan.sites.is_empty() || hook.entry.is_some())
-    {
-        let mut sites = scan.sites.clone();
-        // An interpreter without a C library makes none of these calls once its program runs: it needs no reason.
-        sites.retain(|site| !(site.shape.is_fixed() && code.has_more_to_come()));
-        files.push(HookedFile {
-            sites,
-            bias: *bias,
-            loaded: bias.wrapping_add(scan.lowest),
-        });
-    }
-    files
 }
 
 /// Returns the addresses of the hook's doors in a process with this region.

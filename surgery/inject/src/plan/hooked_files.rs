@@ -1,12 +1,49 @@
-//! The files of a running process whose system calls are redirected to the hook.
+//! The files of a process whose system calls are redirected to the hook.
 
 use fastpath_os::foreign::Identity;
 
-use crate::plan::calls::HookedFile;
+use crate::abi::Hook;
 use crate::target::maps::Mapping;
 use crate::target::open_path;
-use crate::target::program::{self, is_c_library};
+use crate::target::program::{self, Code, is_c_library};
 use crate::target::sites::{Cache, Role, Site};
+
+/// A mapped file whose calls the hook must see.
+pub struct HookedFile {
+    pub sites: Vec<Site>,
+    /// Load bias: its addresses in memory less those in the file.
+    pub bias: u64,
+    /// Address at which it is mapped.
+    pub loaded: u64,
+}
+
+/// Returns the files of a program at its exec whose calls matter. The thunks beside its interpreter also serve the
+/// libraries that are mapped later.
+pub fn at_exec(code: &Code, hook: &Hook) -> Vec<HookedFile> {
+    let mut files = Vec::new();
+    let (program, bias) = &code.program;
+    // A dynamic linker's thunks also serve the libraries that it maps.
+    if !program.sites.is_empty() || code.linker.is_some() {
+        files.push(HookedFile {
+            sites: program.sites.clone(),
+            bias: *bias,
+            loaded: code.loaded,
+        });
+    }
+    if let Some((scan, bias)) = &code.interpreter
+        && (!scan.sites.is_empty() || hook.entry.is_some())
+    {
+        let mut sites = scan.sites.clone();
+        // An interpreter without a C library makes none of these calls once its program runs: it needs no reason.
+        sites.retain(|site| !(site.shape.is_fixed() && code.has_more_to_come()));
+        files.push(HookedFile {
+            sites,
+            bias: *bias,
+            loaded: bias.wrapping_add(scan.lowest),
+        });
+    }
+    files
+}
 
 /// Returns the files of a running process that have wanted sites, with those. Leaves out files that cannot be read.
 pub fn find(pid: i32, maps: &[Mapping], scans: &Cache, is_wanted: impl Fn(&Site) -> bool) -> Vec<HookedFile> {

@@ -13,7 +13,8 @@ use fastpath_code::rescue::thunk::Routine;
 
 use crate::abi::Hook;
 use crate::error::Result;
-use crate::plan::calls::{Calls, HookedFile};
+use crate::plan::calls::Calls;
+use crate::plan::hooked_files::HookedFile;
 use crate::plan::redirection::RegionPlan;
 use crate::plan::rescued_calls::Rescued;
 use crate::target::maps::Mapping;
