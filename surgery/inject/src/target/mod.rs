@@ -1,15 +1,15 @@
 //! Checks of a program before it starts: whether it may be served.
 
-pub mod credentials;
-pub mod maps;
-pub mod memory;
-pub mod permissions;
-pub mod program;
-pub mod seccomp_filter;
-pub mod sites;
-pub mod stack;
-pub mod tracee;
-pub mod view;
+pub(crate) mod credentials;
+pub(crate) mod maps;
+pub(crate) mod memory;
+pub(crate) mod permissions;
+pub(crate) mod program;
+pub(crate) mod seccomp_filter;
+pub(crate) mod sites;
+pub(crate) mod stack;
+pub(crate) mod tracee;
+pub(crate) mod view;
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
