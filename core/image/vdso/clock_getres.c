@@ -5,8 +5,8 @@
 
 #define BIT(id) (1u << (id))
 
-static const fp_u32 hres_clocks = BIT(FP_CLOCK_REALTIME) | BIT(FP_CLOCK_MONOTONIC) | BIT(FP_CLOCK_MONOTONIC_RAW) |
-				  BIT(FP_CLOCK_BOOTTIME) | BIT(FP_CLOCK_TAI);
+#define BIT_OF(name, id, base) | BIT(id)
+static const fp_u32 hres_clocks = 0 FP_HRES_CLOCKS(BIT_OF) FP_RAW_CLOCKS(BIT_OF);
 static const fp_u32 coarse_clocks = BIT(FP_CLOCK_REALTIME_COARSE) | BIT(FP_CLOCK_MONOTONIC_COARSE);
 
 FP_INLINE int answer(struct fp_timespec *resolution, fp_u32 ns) {

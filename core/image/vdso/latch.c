@@ -6,15 +6,16 @@
 #endif
 
 /* The clocks' bases, two bits for each clock id: shorter than fp_find_clock(). Other clocks have no floor. */
-#define BASE(name) (unsigned)FP_BASE_##name << 2 * FP_CLOCK_##name
-static const fp_u32 bases = BASE(REALTIME) | BASE(MONOTONIC) | BASE(BOOTTIME) | BASE(TAI);
-_Static_assert(2 * FP_CLOCK_TAI < 32 && FP_CLOCK_TAI > FP_CLOCK_BOOTTIME && FP_CLOCK_TAI > FP_CLOCK_MONOTONIC_RAW,
-	       "a clock's id has no room in `bases`, or find() refuses it");
+#define BASE(name, id, base) | (fp_u32)(base) << 2 * (id)
+static const fp_u32 bases = 0 FP_HRES_CLOCKS(BASE);
+#define FP_FITS(name, id, base) &&(id) < FP_CLOCK_IDS && (base) < 4
+enum { FP_CLOCK_IDS = 16 };
+_Static_assert(1 FP_HRES_CLOCKS(FP_FITS) FP_RAW_CLOCKS(FP_FITS), "a clock's id or its base has no room in `bases`");
 
 FP_INLINE int find(const struct fp_page *page, fp_clockid id, struct fp_place *place) {
 	place->latch = &page->hres + (id == FP_CLOCK_MONOTONIC_RAW);
 	place->base = bases >> (2 * id & 31) & 3;
-	return (unsigned)id <= FP_CLOCK_TAI;
+	return (unsigned)id < FP_CLOCK_IDS;
 }
 
 /* Reads the counter in the counts of the anchors. */
@@ -38,8 +39,8 @@ FP_INLINE fp_u64 read_counter(const struct fp_page *page) {
  * Begins again when the writer changed the latch meanwhile, as the kernel's own vDSO does. A writer that stops or
  * dies in the middle of a change delays no reader: a change of seq makes a reader begin again, not its value.
  */
-FP_INLINE int read_latch(const struct fp_page *page, fp_clockid id, struct fp_place place, struct fp_time *time,
-			 fp_u64 *utc_error_ns) {
+FP_INLINE int fp_read_place(const struct fp_page *page, fp_clockid id, struct fp_place place, struct fp_time *time,
+			    fp_u64 *utc_error_ns) {
 	const struct fp_latch *latch;
 	struct fp_time found;
 	fp_u64 error_ns = 0;
@@ -89,7 +90,7 @@ FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
 	const struct fp_page *page = fp_page_at(0);
 	struct fp_place place;
 
-	return find(page, id, &place) && read_latch(page, id, place, time, 0);
+	return find(page, id, &place) && fp_read_place(page, id, place, time, 0);
 }
 
 FP_COLD int fp_is_later(const struct fp_time *floor, fp_u32 kernel_sec, fp_u32 kernel_nsec) {

@@ -43,8 +43,17 @@ struct fp_base {
 	fp_u64 nsec_shifted;
 };
 
-/* Index into fp_anchor.base. The raw latch uses index 0 only. */
-enum { FP_BASE_REALTIME = 0, FP_BASE_MONOTONIC = 1, FP_BASE_BOOTTIME = 2, FP_BASE_TAI = 3, FP_BASES = 4 };
+/* The clocks that a page can answer: X(name, id, index into fp_anchor.base), by latch. core/page/src/clock.rs has the
+ * same table. */
+#define FP_HRES_CLOCKS(X) X(REALTIME, 0, 0) X(MONOTONIC, 1, 1) X(BOOTTIME, 7, 2) X(TAI, 11, 3)
+#define FP_RAW_CLOCKS(X) X(MONOTONIC_RAW, 4, 0)
+
+#define FP_CLOCK_ENTRY(name, id, base) FP_CLOCK_##name = id,
+enum { FP_HRES_CLOCKS(FP_CLOCK_ENTRY) FP_RAW_CLOCKS(FP_CLOCK_ENTRY) };
+#define FP_BASE_ENTRY(name, id, base) FP_BASE_##name = base,
+enum { FP_HRES_CLOCKS(FP_BASE_ENTRY) };
+#define FP_ONE_MORE(name, id, base) +1
+enum { FP_BASES = 0 FP_HRES_CLOCKS(FP_ONE_MORE), FP_RAW_BASES = 0 FP_RAW_CLOCKS(FP_ONE_MORE) };
 
 struct fp_anchor {
 	fp_u32 seq;    /* of copy[0] only */

@@ -32,15 +32,8 @@ struct fp_cpu_node {
 	unsigned node;
 };
 
-enum {
-	FP_CLOCK_REALTIME = 0,
-	FP_CLOCK_MONOTONIC = 1,
-	FP_CLOCK_MONOTONIC_RAW = 4,
-	FP_CLOCK_REALTIME_COARSE = 5,
-	FP_CLOCK_MONOTONIC_COARSE = 6,
-	FP_CLOCK_BOOTTIME = 7,
-	FP_CLOCK_TAI = 11,
-};
+/* page.h has the others. */
+enum { FP_CLOCK_REALTIME_COARSE = 5, FP_CLOCK_MONOTONIC_COARSE = 6 };
 
 enum { FP_ENOSYS = 38 };
 

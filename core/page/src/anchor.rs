@@ -1,98 +1,13 @@
 //! One anchor as a plain value: its exact arithmetic, and the limits that keep the reader's arithmetic from
 //! overflowing.
 
-use crate::layout::BASES;
+use crate::clock::{BASES, ClockSet};
 
 /// Nanoseconds in a second.
 pub const NSEC_PER_SEC: u64 = 1_000_000_000;
 
 /// Most bits of fraction: with one more, two seconds of shifted nanoseconds would not fit 64 bits.
 pub const MAX_SHIFT: u32 = 33;
-
-/// A set of clocks, a bit per clock id, as `fp_anchor.clocks` holds it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct ClockSet(pub u32);
-
-impl ClockSet {
-    /// No clock at all.
-    pub const NONE: ClockSet = ClockSet(0);
-    /// CLOCK_REALTIME, id 0.
-    pub const REALTIME: ClockSet = ClockSet(1);
-    /// CLOCK_MONOTONIC, id 1.
-    pub const MONOTONIC: ClockSet = ClockSet(1 << 1);
-    /// CLOCK_MONOTONIC_RAW, id 4.
-    pub const MONOTONIC_RAW: ClockSet = ClockSet(1 << 4);
-    /// CLOCK_BOOTTIME, id 7.
-    pub const BOOTTIME: ClockSet = ClockSet(1 << 7);
-    /// CLOCK_TAI, id 11.
-    pub const TAI: ClockSet = ClockSet(1 << 11);
-    /// The clocks of the `hres` latch: they tick at one NTP-disciplined rate.
-    pub const HRES: ClockSet = Self::REALTIME
-        .union(Self::MONOTONIC)
-        .union(Self::BOOTTIME)
-        .union(Self::TAI);
-    /// Every clock that a page can answer.
-    pub const ALL: ClockSet = Self::HRES.union(Self::MONOTONIC_RAW);
-
-    /// Returns the set of one clock id, or the empty set for an id that no anchor can hold.
-    pub const fn of_id(id: u32) -> ClockSet {
-        if id < 32 {
-            ClockSet(1 << id).intersection(Self::ALL)
-        } else {
-            Self::NONE
-        }
-    }
-
-    /// Returns the clocks in either set.
-    pub const fn union(self, other: ClockSet) -> ClockSet {
-        ClockSet(self.0 | other.0)
-    }
-
-    /// Returns the clocks in both sets.
-    pub const fn intersection(self, other: ClockSet) -> ClockSet {
-        ClockSet(self.0 & other.0)
-    }
-
-    /// Returns the clocks of this set that are not in the other.
-    pub const fn difference(self, other: ClockSet) -> ClockSet {
-        ClockSet(self.0 & !other.0)
-    }
-
-    /// Returns whether every clock of `other` is in this set.
-    pub const fn contains(self, other: ClockSet) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Returns whether the set holds no clock.
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Returns the clock ids in the set, ascending.
-    pub fn iter(self) -> impl Iterator<Item = u32> {
-        (0..32).filter(move |id| self.0 >> id & 1 == 1)
-    }
-}
-
-impl std::ops::BitOr for ClockSet {
-    type Output = ClockSet;
-
-    fn bitor(self, other: ClockSet) -> ClockSet {
-        self.union(other)
-    }
-}
-
-/// Returns the index of a clock id in [`Anchor::base`]: REALTIME 0, MONOTONIC 1, BOOTTIME 2, TAI 3, and MONOTONIC_RAW 0
-/// of its own latch.
-pub const fn base_index(id: u32) -> Option<usize> {
-    match id {
-        0 | 4 => Some(0),
-        1 => Some(1),
-        7 => Some(2),
-        11 => Some(3),
-        _ => None,
-    }
-}
 
 /// The time of one clock at an anchor's base.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

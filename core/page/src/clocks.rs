@@ -7,67 +7,12 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use strsim::levenshtein;
 
-use crate::ClockSet;
-
-/// How a clock id is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// From the counter: a vDSO can answer it, and so can fastpath.
-    Counter,
-    /// With the time of the last tick: a vDSO answers it without the counter.
-    Coarse,
-    /// By a system call on every host: a CPU-time clock or an alarm clock.
-    KernelOnly,
-}
-
-/// One clock id that Linux knows by a fixed number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Clock {
-    id: i32,
-    name: &'static str,
-    kind: Kind,
-}
-
-macro_rules! clocks {
-    ($($name:ident = $id:literal, $kind:ident;)*) => {
-        impl Clock {
-            $(
-                #[allow(missing_docs)]
-                pub const $name: Clock = Clock { id: $id, name: stringify!($name), kind: Kind::$kind };
-            )*
-            /// Every clock, in the order of the ids.
-            pub const ALL: &'static [Clock] = &[$(Clock::$name),*];
-        }
-    };
-}
-
-// include/uapi/linux/time.h; 10 was CLOCK_SGI_CYCLE, which was removed.
-clocks! {
-    REALTIME = 0, Counter;
-    MONOTONIC = 1, Counter;
-    PROCESS_CPUTIME_ID = 2, KernelOnly;
-    THREAD_CPUTIME_ID = 3, KernelOnly;
-    MONOTONIC_RAW = 4, Counter;
-    REALTIME_COARSE = 5, Coarse;
-    MONOTONIC_COARSE = 6, Coarse;
-    BOOTTIME = 7, Counter;
-    REALTIME_ALARM = 8, KernelOnly;
-    BOOTTIME_ALARM = 9, KernelOnly;
-    TAI = 11, Counter;
-}
+use crate::clock::ClockSet;
+pub use crate::clock::{Clock, Kind};
 
 impl Clock {
     /// The clocks that are read from the counter and cannot be set, so that a step back of one is always a fault.
     pub const NEVER_SET: [Clock; 3] = [Clock::MONOTONIC, Clock::MONOTONIC_RAW, Clock::BOOTTIME];
-
-    /// The clocks that fastpath can answer from the counter.
-    pub const SERVED: &'static [Clock] = &[
-        Clock::REALTIME,
-        Clock::MONOTONIC,
-        Clock::MONOTONIC_RAW,
-        Clock::BOOTTIME,
-        Clock::TAI,
-    ];
 
     /// Returns the number that `clock_gettime` takes.
     pub fn id(self) -> i32 {

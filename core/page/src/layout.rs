@@ -2,7 +2,8 @@
 
 use std::mem::{offset_of, size_of};
 
-use crate::anchor::ClockSet;
+pub use crate::clock::BASES;
+use crate::clock::ClockSet;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Size of a page in a process, in bytes.
@@ -22,8 +23,6 @@ pub const FLAG_OFFSETS: u32 = 4;
 pub const OFFSETS: usize = 512;
 /// [`OffsetsCell::high`]: the CPU has no offset.
 pub const NO_OFFSET: i8 = i8::MAX;
-/// Clocks in one anchor: REALTIME, MONOTONIC, BOOTTIME, TAI; the raw latch uses the first only.
-pub const BASES: usize = 4;
 /// `FP_FLOOR_LIMIT_NS`: a floor this far above the kernel's time is ignored; `core/image/vdso/page.h` says why.
 pub const FLOOR_LIMIT_NS: u32 = 1 << 29;
 /// Number of withdrawals in a page's history.

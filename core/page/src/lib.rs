@@ -3,11 +3,12 @@
 //! [`layout`] is the memory as both sides see it (the C side is `core/image/vdso/page.h`; the build of the image asserts that
 //! every offset agrees), [`Anchor`] is one anchor as a plain value with its arithmetic and limits, [`writer`] is the
 //! only code that stores to a page, and [`reader`] is a model in Rust of the image's C code, for tests and for
-//! `status`. [`answers`] are the further pages of a hosted guest, [`clocks`] the clocks by the names that users type.
+//! `status`. [`answers`] are the further pages of a hosted guest, [`clock`] is the table of clocks, [`clocks`] their names as users type them.
 #![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
 
 pub mod anchor;
 pub mod answers;
+pub mod clock;
 pub mod clocks;
 mod grant;
 pub mod layout;
@@ -15,8 +16,9 @@ pub mod reader;
 mod reason;
 pub mod writer;
 
-pub use anchor::{Anchor, Base, ClockSet, Rate};
-pub use clocks::{Clock, Clocks, NotServed, UnknownClock};
+pub use anchor::{Anchor, Base, Rate};
+pub use clock::{Clock, ClockSet};
+pub use clocks::{Clocks, NotServed, UnknownClock};
 pub use grant::Grant;
 pub use layout::{PAGE_SIZE, Page};
 pub use reader::{PageError, Reader, ahead_ns, check};

@@ -3,7 +3,8 @@
 use std::mem::{offset_of, size_of};
 use std::ptr::NonNull;
 
-use crate::anchor::{ClockSet, NSEC_PER_SEC, base_index};
+use crate::anchor::NSEC_PER_SEC;
+use crate::clock::{ClockSet, base_index};
 use crate::layout::{
     ABI, AHEAD_UNKNOWN, AnchorCell, FLOOR_LIMIT_NS, HISTORY, Header, Latch, MAGIC, PAGE_SIZE, Page,
     WATCH_ALLOWS_NON_INVARIANT,

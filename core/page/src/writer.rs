@@ -18,7 +18,8 @@
 use std::mem::size_of;
 use std::ptr::NonNull;
 
-use crate::anchor::{Anchor, Base, ClockSet, MAX_SHIFT, Rate, UtcError, base_index};
+use crate::anchor::{Anchor, Base, MAX_SHIFT, Rate, UtcError};
+use crate::clock::{ClockSet, base_index};
 use crate::layout::{
     ABI, AHEAD_UNKNOWN, AnchorCell, BASES, FLAG_OFFSETS, FLOOR_LIMIT_NS, HISTORY, Latch, MAGIC, Page,
     WATCH_ALLOWS_NON_INVARIANT,

@@ -5,16 +5,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use crate::host::{News, Refresher, Source, ThisHost, sample};
-use fastpath_clock::{Bracket, Config, Ntp, Sample};
+use fastpath_clock::{Config, Ntp, Sample};
 use fastpath_evidence::{Trust, counter, offsets};
 use fastpath_page::{ClockSet, Reason};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
 use crate::clocksource::ClocksourceWatch;
+use crate::many::{Many, look};
 use crate::ntp::NtpWatch;
 use crate::patrol::{Patrol, Rhythm};
-use crate::publisher::Many;
 use crate::settings::SettingsWatch;
 use crate::steps::StepWatch;
 
@@ -369,11 +369,6 @@ impl Keeper {
         );
         self.next = Instant::now() + Duration::from_nanos(self.refresher.next_window_ns());
     }
-}
-
-/// Reads the kernel's MONOTONIC once.
-pub(crate) fn look() -> Option<Bracket> {
-    sample::bracket(&ThisHost, libc::CLOCK_MONOTONIC)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 mod clocksource;
 pub mod host;
 mod keeper;
+mod many;
 mod namespace;
 mod ntp;
 mod patrol;
@@ -18,7 +19,8 @@ mod steps;
 
 pub use fastpath_evidence::{self as evidence, counter};
 pub use host::News;
+pub use many::{Member, Offsets};
 pub use namespace::UnknownOffsets;
 pub use patrol::Rhythm;
-pub use publisher::{Handle, Member, Offsets, Publisher};
+pub use publisher::{Handle, Publisher};
 pub use shared_page::{NotAPage, SharedPage};

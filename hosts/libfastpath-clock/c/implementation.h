@@ -105,7 +105,7 @@ int fastpath_clock_now_bounded(struct fastpath_clock_utc *utc) {
 	struct fp_time now = {0, 0};
 	fp_u64 error_ns = 0;
 
-	if (!read_latch(page, FP_CLOCK_REALTIME, place, &now, &error_ns) || !error_ns)
+	if (!fp_read_place(page, FP_CLOCK_REALTIME, place, &now, &error_ns) || !error_ns)
 		return fp_clock_ask_kernel_for_utc(utc);
 	return fp_clock_store_utc(utc, now.sec * FP_NSEC_PER_SEC + now.nsec, error_ns);
 }

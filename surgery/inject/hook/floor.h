@@ -93,7 +93,8 @@ static inline long long fp_floor_ns(const struct fp_page *page, int clock, unsig
  * rate, so one of them stands for all: MONOTONIC if it is there, because others are set back.
  */
 static inline void fp_await_kernel(const struct fp_page *page, int others) {
-	static const signed char clocks[FP_BASES] = {0, 1, 7, 11};
+#define CLOCK_OF(name, id, base) [base] = (id),
+	static const signed char clocks[FP_BASES] = {FP_HRES_CLOCKS(CLOCK_OF)};
 	unsigned base = FP_BASE_MONOTONIC;
 	long long floor_ns = 0, begun_ns = 0;
 	fp_u32 word = 0;

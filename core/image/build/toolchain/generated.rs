@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use fastpath_isa::{Isa, Version, c};
-use fastpath_page::{answers, layout};
+use fastpath_page::{answers, clock, layout};
 
 /// The paths of the files.
 pub(crate) struct Generated {
@@ -63,7 +63,13 @@ fn assertions() -> String {
     assert("FP_PAGE_OFFSETS".into(), layout::FLAG_OFFSETS as usize);
     assert("FP_OFFSETS".into(), layout::OFFSETS);
     assert("FP_NO_OFFSET".into(), layout::NO_OFFSET as usize);
-    assert("FP_BASES".into(), layout::BASES);
+    assert("FP_BASES + FP_RAW_BASES".into(), clock::SERVED.len());
+    for clock in clock::SERVED {
+        assert(format!("FP_CLOCK_{}", clock.name), clock.id as usize);
+        if clock.latch == clock::Latch::Hres {
+            assert(format!("FP_BASE_{}", clock.name), clock.base);
+        }
+    }
     assert("FP_FLOOR_LIMIT_NS".into(), layout::FLOOR_LIMIT_NS as usize);
     text
 }

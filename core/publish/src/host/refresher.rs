@@ -557,7 +557,7 @@ mod tests {
             };
             for _ in 0..10 {
                 host.pass(refresher.next_window_ns());
-                refresher.refresh(&mut writer, &counter, || Some(kernel()), &sample, || ());
+                refresher.refresh(&mut writer, counter, || Some(kernel()), &sample, || ());
             }
             assert!(looks.get() > interrupted && writer.hres().is_some());
             read();
