@@ -17,10 +17,16 @@
 #![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
 
 pub mod bracket;
+mod clocks;
+mod config;
 pub mod discipline;
+mod in_force;
+mod kernel;
 mod line;
 pub mod ntp;
 mod offset;
+mod offsets;
+mod probation;
 pub mod recent;
 mod steer;
 mod track;
@@ -28,7 +34,8 @@ mod utc;
 mod widths;
 
 pub use bracket::{Bracket, Sample, tightest};
-pub use discipline::{Config, Discipline, Outcome};
+pub use config::Config;
+pub use discipline::{Discipline, Outcome};
 pub use fastpath_page::Reason;
 pub use ntp::{Leap, Ntp};
 pub use steer::is_behind;

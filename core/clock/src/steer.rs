@@ -4,7 +4,7 @@ use fastpath_page::anchor::reshift_up;
 use fastpath_page::{Anchor, Rate};
 
 use crate::bracket::Bracket;
-use crate::discipline::MONOTONIC;
+use crate::clocks::MONOTONIC;
 use crate::line::{Line, cycles_between, ns_between};
 
 /// Largest relative rate at which an invisible error is worked off.

@@ -6,6 +6,24 @@ use crate::recent::Recent;
 use crate::widths::Widths;
 use fastpath_page::Reason;
 
+/// Limits where MONOTONIC_RAW is not available: NTP may change the kernel's frequency from -500 to +500 ppm at once;
+/// the rest allows for the counter's own wander.
+pub(crate) const NTP_LIMITS: RateLimits = RateLimits {
+    change: 1_100e-6,
+    total: 2_200e-6,
+};
+/// Limits where MONOTONIC_RAW distinguishes a slew from a counter that changes: `adjtimex` can set the tick 10 % off
+/// (chrony slews with it).
+pub(crate) const TICK_LIMITS: RateLimits = RateLimits {
+    change: 0.22,
+    total: 0.22,
+};
+/// Limits of MONOTONIC_RAW, which is never slewed: two oscillators differ by at most this much over all temperatures.
+pub(crate) const RAW_LIMITS: RateLimits = RateLimits {
+    change: 100e-6,
+    total: 200e-6,
+};
+
 /// Number of second differences that determine how noisy the points are. With 16 of them, the median is often half of
 /// the true one if a clock advances in steps (acpi_pm), and a rate seemed to change more than once a minute, at a
 /// hundred samples a second.

@@ -4,7 +4,7 @@ use fastpath_page::Anchor;
 use fastpath_page::anchor::{MAX_UTC_ERROR_NS, UtcError};
 
 use crate::bracket::Bracket;
-use crate::discipline::REALTIME;
+use crate::clocks::REALTIME;
 use crate::line::{Line, cycles_between};
 use crate::ntp::Ntp;
 use crate::steer::ahead_of_ns;
