@@ -4,25 +4,19 @@ use fastpath_isa::{CpuFeatures, Isa, cpu};
 use fastpath_page::Page;
 use fastpath_page::layout::FLAG_OFFSETS;
 
-use crate::offsets;
+use crate::offsets::table::{self, read_less};
 
 /// Reads this CPU's own counter: after all that precedes it in the program, before all that follows it.
 pub use fastpath_isa::cpu::read_counter as read_raw;
 
 /// Reads the counter, ordered in the same way: in a publisher whose CPUs' counters differ, in the counts that all of its
-/// anchors are in ([`offsets::in_force`]).
+/// anchors are in ([`crate::offsets::in_force`]).
 #[inline]
 pub fn read() -> u64 {
-    match offsets::in_force() {
+    match table::in_force() {
         None => read_raw(),
-        Some(offsets) => offsets::read(offsets),
+        Some(offsets) => table::read(offsets),
     }
-}
-
-/// Reads the counter less the offset of its CPU; `None` if that has none.
-pub(crate) fn read_less(offset_of: impl Fn(usize) -> Option<i64>) -> Option<u64> {
-    let (counter, cpu) = cpu::read_counter_and_cpu()?;
-    Some(counter.wrapping_sub(offset_of(cpu)? as u64))
 }
 
 /// Returns a function that reads the counter in the counts of a page's anchors, whichever process publishes them.

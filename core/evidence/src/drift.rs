@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::warp::{Pair, Timeouts, Warp};
+use crate::pair::Pair;
+use crate::warp::{Timeouts, Warp};
 use crate::{counter, cpus, pause, warp};
 
 /// Rate of one CPU's counter, compared with that of another.

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::Evidence;
 use crate::counter::{self, Features};
+use crate::verdict::Evidence;
 use fastpath_isa::Isa;
 
 pub(super) fn look() -> Evidence {

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::{Offsets, Unsolvable};
+use super::solve::Unsolvable;
+use super::table::Offsets;
 
 /// Most changes of offsets within [`DRIFTS_WITHIN`]: with more, the counters' rates differ, and no offsets hold.
 const MOST_CHANGES: usize = 1;

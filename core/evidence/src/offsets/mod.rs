@@ -12,21 +12,25 @@
 mod changes;
 #[cfg(test)]
 mod simulation;
+mod solve;
+pub(crate) mod table;
 
-use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub use changes::Changes;
+pub use solve::Unsolvable;
+use solve::narrowest;
+pub use table::{Offset, Offsets, generation, in_force, put_in_force};
 
 use fastpath_isa::{CpuFeatures, cpu};
-use fastpath_page::layout::{OFFSETS, OffsetsCell};
-use serde::Serialize;
+use fastpath_page::layout::OFFSETS;
 
-use crate::drift::Counted;
-use crate::warp::{Pair, Timeouts, Warp};
-use crate::{Drift, KernelsClock, counter, cpus, pause, warp};
+use crate::drift::{Counted, Drift};
+use crate::kernels_clock::KernelsClock;
+use crate::pair::Pair;
+use crate::warp::{Timeouts, Warp};
+use crate::{cpus, pause, warp};
 
 /// Time between the two comparisons of a measurement: a drift of 10 ppm makes 100 ns of it, about a margin.
 const APART: Duration = Duration::from_millis(10);
@@ -43,179 +47,7 @@ const TIMEOUTS: Timeouts = Timeouts {
     for_an_answer: Duration::from_millis(50),
 };
 
-/// How far the counter of one CPU is ahead of that of the first one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Offset {
-    /// The CPU.
-    pub cpu: usize,
-    /// Its distance in counts; negative if it is behind.
-    pub cycles: i64,
-}
-
-/// How far the counters of all CPUs are ahead of that of the first one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Offsets {
-    /// One for each CPU that was compared, in the order of their numbers.
-    pub of: Vec<Offset>,
-    /// With these offsets, every message between two CPUs took so many counts or more.
-    pub margin_cycles: u64,
-    /// The bounds that were measured, less the offsets: how long the fastest messages of each pair took. Sorted by CPU.
-    #[serde(skip)]
-    fastest: Vec<Pair>,
-    /// How long the fastest message of a pair takes, in one direction: the median.
-    #[serde(skip)]
-    typical_cycles: i64,
-}
-
-/// Reason why there are no offsets by which the CPUs' counters agree.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum Unsolvable {
-    /// A CPU was not compared with the others.
-    #[error("CPU {0} could not be compared with the others")]
-    NotCompared(usize),
-    /// The bounds contradict each other: some counters tick at different rates, or jumped.
-    #[error("no constant differences explain the measurements: some counters run at other rates, or jumped")]
-    Inconsistent,
-    /// The same, and the differences grew by this within a second.
-    #[error("{0}, or has jumped; only constant differences can be subtracted")]
-    Drifts(Drift),
-    /// An offset, or a CPU's number, that a page cannot hold.
-    #[error("CPU {0} has a number, or a counter, that is beyond what a page can hold")]
-    OutOfRange(usize),
-    /// The register that names the CPU, which is read together with the counter, does not.
-    #[error("RDTSCP does not return the number of the CPU here (CPU {0})")]
-    NotNumbered(usize),
-}
-
-/// A bound: the counter of `to` is ahead of that of `from` by `weight` counts at most.
-#[derive(Debug, Clone, Copy)]
-struct Bound {
-    from: usize,
-    to: usize,
-    weight: i64,
-}
-
 impl Offsets {
-    /// Returns the offsets of `cpus` that leave the greatest margin to the bounds of these pairs.
-    pub(crate) fn solve(cpus: &[usize], pairs: &[Pair]) -> Result<Offsets, Unsolvable> {
-        let index: BTreeMap<usize, usize> = cpus.iter().enumerate().map(|(index, cpu)| (*cpu, index)).collect();
-        let of_pair = |pair: &Pair| {
-            let (from, to) = (*index.get(&pair.cpu)?, *index.get(&pair.other)?);
-            let (most, least) = (pair.most_cycles, pair.least_cycles.checked_neg()?);
-            let back = Bound {
-                from: to,
-                to: from,
-                weight: least,
-            };
-            Some([Bound { from, to, weight: most }, back])
-        };
-        let bounds: Vec<Bound> = pairs.iter().filter_map(of_pair).flatten().collect();
-        if let Some(cpu) = first_unreachable(cpus.len(), &bounds) {
-            return Err(Unsolvable::NotCompared(cpus[cpu]));
-        }
-        // A pair by itself is a cycle of two bounds; each longer cycle that contradicts a margin has a smaller mean.
-        let widths = pairs
-            .iter()
-            .map(|pair| pair.most_cycles.saturating_sub(pair.least_cycles));
-        let mut margin = widths.min().unwrap_or(0) / 2;
-        let paths = loop {
-            if margin <= 0 && cpus.len() > 1 {
-                return Err(Unsolvable::Inconsistent);
-            }
-            match shortest_paths(cpus.len(), &bounds, margin) {
-                Ok(paths) => break paths,
-                Err(mean) => margin = mean.min(margin - 1),
-            }
-        };
-        // The shortest paths from a CPU to all others and those back are the extreme solutions; the middle of two solutions
-        // is one as well.
-        let turned: Vec<Bound> = bounds
-            .iter()
-            .map(|bound| Bound {
-                from: bound.to,
-                to: bound.from,
-                ..*bound
-            })
-            .collect();
-        let back = shortest_paths(cpus.len(), &turned, margin)
-            .unwrap_or_else(|_| paths.iter().map(|path| path.saturating_neg()).collect());
-        let middle: Vec<i64> = paths
-            .iter()
-            .zip(&back)
-            .map(|(to, from)| to.saturating_sub(*from).div_euclid(2))
-            .collect();
-        let first = middle.first().copied().unwrap_or(0);
-        let of = cpus.iter().zip(&middle).map(|(cpu, middle)| Offset {
-            cpu: *cpu,
-            cycles: middle.saturating_sub(first),
-        });
-        let offsets = Offsets {
-            of: of.collect(),
-            // The middle was rounded.
-            margin_cycles: (margin - 1).max(1).unsigned_abs(),
-            fastest: Vec::new(),
-            typical_cycles: 0,
-        };
-        let beyond = |offset: &&Offset| offset.cpu >= OFFSETS || !OffsetsCell::can_hold(offset.cycles);
-        match offsets.of.iter().find(beyond) {
-            Some(offset) => Err(Unsolvable::OutOfRange(offset.cpu)),
-            None => Ok(offsets.with_bounds(pairs)),
-        }
-    }
-
-    fn with_bounds(mut self, pairs: &[Pair]) -> Offsets {
-        self.fastest = narrowest(pairs.iter().filter_map(|pair| self.subtracted_from(*pair)).collect());
-        let either_way = |pair: &Pair| [pair.least_cycles.saturating_neg(), pair.most_cycles];
-        let mut times: Vec<i64> = self.fastest.iter().flat_map(either_way).collect();
-        times.sort_unstable();
-        self.typical_cycles = times.get(times.len() / 2).copied().unwrap_or(0);
-        self
-    }
-
-    /// Returns the bounds of a pair in counts of which the offsets are subtracted.
-    fn subtracted_from(&self, pair: Pair) -> Option<Pair> {
-        let ahead = self.ahead(pair)?;
-        Some(pair.less(ahead, ahead))
-    }
-
-    /// Returns the bounds of a pair in the counters' own counts.
-    pub(crate) fn added_to(&self, pair: Pair) -> Option<Pair> {
-        let ahead = self.ahead(pair)?;
-        Some(pair.less(-ahead, -ahead))
-    }
-
-    /// Returns how far the other CPU of a pair is ahead, in counts.
-    fn ahead(&self, pair: Pair) -> Option<i64> {
-        self.get(pair.other)?.checked_sub(self.get(pair.cpu)?)
-    }
-
-    /// Returns by how much a new comparison of two CPUs, in counts of which the offsets were subtracted, proves that their
-    /// offsets have changed, as bounds that do not include 0. Otherwise returns the comparison itself.
-    ///
-    /// A message proves a change if it takes less than half of the fastest time known for its pair, and of that of most
-    /// pairs: the offset has changed by the rest at least. Programs see time go back only after the whole margin is lost. (A
-    /// pair whose threads were interrupted at each measurement seems slower than it is.)
-    pub(crate) fn check(&self, pair: Pair) -> Pair {
-        let (cpu, other) = (pair.cpu.min(pair.other), pair.cpu.max(pair.other));
-        let known = self
-            .fastest
-            .binary_search_by_key(&(cpu, other), |pair| (pair.cpu, pair.other));
-        let (back, there) = match known.map(|at| self.fastest[at]) {
-            Ok(known) if known.cpu == pair.cpu => (-known.least_cycles, known.most_cycles),
-            Ok(known) => (known.most_cycles, -known.least_cycles),
-            // The two were not compared when the offsets were measured.
-            Err(_) => (self.margin_cycles as i64, self.margin_cycles as i64),
-        };
-        let half = |cycles: i64| cycles.min(self.typical_cycles) / 2;
-        let seen = pair.less(-half(back), half(there));
-        match seen.apart_cycles() {
-            0 => pair,
-            _ => seen,
-        }
-    }
-
     /// Measures the offsets of the CPUs that this process may use, by two comparisons of every pair. Bounds of an earlier
     /// measurement are kept as long as they agree with the new ones, and with those that a patrol has `noticed`. Returns as
     /// well whether they did not: an offset has changed. Starts threads, and takes up to a second.
@@ -263,23 +95,6 @@ impl Offsets {
     pub fn forget() {
         KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).0.clear();
     }
-
-    /// Returns the offset of a CPU, in counts.
-    pub fn get(&self, cpu: usize) -> Option<i64> {
-        let at = self.of.binary_search_by_key(&cpu, |offset| offset.cpu).ok()?;
-        Some(self.of[at].cycles)
-    }
-
-    /// Returns the offsets as a page stores them.
-    pub fn table(&self) -> Vec<(usize, i64)> {
-        self.of.iter().map(|offset| (offset.cpu, offset.cycles)).collect()
-    }
-
-    /// Returns by how many counts the two CPUs that are furthest apart differ.
-    pub fn spread_cycles(&self) -> u64 {
-        let cycles = || self.of.iter().map(|offset| offset.cycles);
-        cycles().max().unwrap_or(0).abs_diff(cycles().min().unwrap_or(0))
-    }
 }
 
 /// Returns whether offsets can be measured here, and checked by the kernel's clock: the CPU has RDTSCP, and the kernel does
@@ -310,96 +125,6 @@ impl Known {
     }
 }
 
-/// Returns the tightest bounds of each pair.
-fn narrowest(pairs: Vec<Pair>) -> Vec<Pair> {
-    let mut narrowest: BTreeMap<(usize, usize), Pair> = BTreeMap::new();
-    for pair in pairs {
-        let pair = match pair.cpu < pair.other {
-            true => pair,
-            false => pair.turned(),
-        };
-        let known = narrowest.entry((pair.cpu, pair.other)).or_insert(pair);
-        known.least_cycles = known.least_cycles.max(pair.least_cycles);
-        known.most_cycles = known.most_cycles.min(pair.most_cycles);
-    }
-    narrowest.into_values().collect()
-}
-
-/// Returns a CPU that no chain of bounds connects with the first.
-fn first_unreachable(count: usize, bounds: &[Bound]) -> Option<usize> {
-    let mut near = vec![Vec::new(); count];
-    for bound in bounds {
-        near[bound.from].push(bound.to);
-    }
-    let mut is_reached = vec![false; count];
-    let mut open: Vec<usize> = (0..count.min(1)).collect();
-    while let Some(at) = open.pop() {
-        if !std::mem::replace(&mut is_reached[at], true) {
-            open.extend(&near[at]);
-        }
-    }
-    is_reached.iter().position(|is_reached| !is_reached)
-}
-
-/// Returns the length of the shortest path from the first CPU to each, where each bound is shorter by the margin (Bellman and
-/// Ford). The error is the mean of a cycle that is shorter than nothing, without the margin, rounded down.
-fn shortest_paths(count: usize, bounds: &[Bound], margin: i64) -> Result<Vec<i64>, i64> {
-    const UNREACHED: i64 = i64::MAX;
-    let mut paths = vec![UNREACHED; count];
-    paths[..count.min(1)].fill(0);
-    let mut last: Vec<Option<usize>> = vec![None; count];
-    loop {
-        let mut has_changed = false;
-        for (index, bound) in bounds.iter().enumerate() {
-            if paths[bound.from] == UNREACHED {
-                continue;
-            }
-            let path = paths[bound.from].saturating_add(bound.weight).saturating_sub(margin);
-            if path < paths[bound.to] {
-                paths[bound.to] = path;
-                last[bound.to] = Some(index);
-                has_changed = true;
-            }
-        }
-        if !has_changed {
-            return Ok(paths);
-        }
-        // The last bounds of the paths are on a cycle only if that is shorter than nothing, and are after so many rounds as
-        // there are CPUs; mostly much sooner.
-        if let Some(mean) = mean_of_cycle(&last, bounds) {
-            return Err(mean);
-        }
-    }
-}
-
-/// Returns the mean of the bounds of a cycle among the last bounds of each path, if there is one.
-fn mean_of_cycle(last: &[Option<usize>], bounds: &[Bound]) -> Option<i64> {
-    let mut seen_from = vec![None; last.len()];
-    for start in 0..last.len() {
-        let mut at = start;
-        while seen_from[at].is_none() {
-            seen_from[at] = Some(start);
-            match last[at] {
-                Some(index) => at = bounds[index].from,
-                None => break,
-            }
-        }
-        if seen_from[at] != Some(start) || last[at].is_none() {
-            continue;
-        }
-        let (end, mut sum, mut length) = (at, 0_i64, 0_i64);
-        while let Some(index) = last[at] {
-            sum = sum.saturating_add(bounds[index].weight);
-            length += 1;
-            at = bounds[index].from;
-            if at == end {
-                return Some(sum.div_euclid(length));
-            }
-        }
-    }
-    None
-}
-
 /// Returns the last CPU that this kernel could ever have (Documentation/admin-guide/cputopology.rst).
 fn last_possible_cpu() -> Option<usize> {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").ok()?;
@@ -420,44 +145,6 @@ fn is_numbered(cpu: usize) -> bool {
     cpu::read_counter_and_cpu().is_some_and(|(_, number)| number == cpu)
 }
 
-/// The offsets that [`crate::counter::read`] subtracts. They are never freed: a thread may be using them.
-static IN_FORCE: AtomicPtr<Offsets> = AtomicPtr::new(std::ptr::null_mut());
-/// How often they have changed.
-static GENERATION: AtomicUsize = AtomicUsize::new(0);
-
-/// Returns the offsets in force in this process; `None`: counters are read as they are.
-#[inline]
-pub fn in_force() -> Option<&'static Offsets> {
-    // SAFETY: null, or leaked by `put_in_force` and never changed.
-    unsafe { IN_FORCE.load(Ordering::Acquire).as_ref() }
-}
-
-/// Returns a number that changes with the offsets in force.
-pub fn generation() -> usize {
-    GENERATION.load(Ordering::Acquire)
-}
-
-/// From now on, this process's reads of the counter are in the counts of the first CPU of `offsets`.
-pub fn put_in_force(offsets: Offsets) {
-    IN_FORCE.store(Box::leak(Box::new(offsets)), Ordering::Release);
-    GENERATION.fetch_add(1, Ordering::AcqRel);
-}
-
-/// Reads the counter in the counts of the first CPU.
-#[cold]
-pub(crate) fn read(offsets: &Offsets) -> u64 {
-    loop {
-        if let Some(count) = counter::read_less(|cpu| offsets.get(cpu)) {
-            return count;
-        }
-        // A CPU that has come since: this thread has nothing to do there.
-        let known: Vec<usize> = offsets.of.iter().map(|offset| offset.cpu).collect();
-        if cpus::run_on_any(&known).is_err() {
-            std::thread::yield_now();
-        }
-    }
-}
-
 impl Warp {
     /// Returns offsets that explain this comparison.
     pub fn offsets(&self) -> Result<Offsets, Unsolvable> {
@@ -469,6 +156,7 @@ impl Warp {
 mod tests {
     use proptest::prelude::*;
 
+    use super::solve::*;
     use super::*;
 
     fn pair(cpu: usize, other: usize, least_cycles: i64, most_cycles: i64) -> Pair {

@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use super::solve::*;
 use super::*;
 use crate::warp::pairs_of;
 
