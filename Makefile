@@ -128,7 +128,7 @@ install-programs:
 	install -D -m 755 $(PROGRAMS)/fastpathd $(DESTDIR)$(PREFIX)/bin/fastpathd
 	install -D -m 755 $(PROGRAMS)/fastpath-nri $(DESTDIR)$(PREFIX)/bin/fastpath-nri
 	install -D -m 644 deploy/fastpath-policy.toml $(DESTDIR)$(PREFIX)/share/doc/fastpath/policy.toml
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/fastpath/docs docs/*.md
+	./scripts/install-pages $(DESTDIR)$(PREFIX)/share/doc/fastpath
 	for unit in $(UNITS); do sed 's|/usr/local/bin|$(PREFIX)/bin|' deploy/systemd/$$unit | \
 		install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit 1; done
 	sed 's|/usr/local/bin|$(PREFIX)/bin|' deploy/oci/fastpath.json | \
@@ -149,7 +149,7 @@ packages: ## build debs, rpms, static tarballs, an OCI image, a Helm chart, and 
 
 uninstall: ## remove what install put into PREFIX; processes that are served keep running; see docs/install.md
 	rm -f $(DESTDIR)$(PREFIX)/bin/fastpath $(DESTDIR)$(PREFIX)/bin/fastpathd $(DESTDIR)$(PREFIX)/bin/fastpath-nri \
-		$(DESTDIR)$(PREFIX)/share/doc/fastpath/policy.toml $(DESTDIR)$(PREFIX)/share/doc/fastpath/docs/*.md \
+		$(DESTDIR)$(PREFIX)/share/doc/fastpath/policy.toml \
 		$(UNITS:%=$(DESTDIR)$(PREFIX)/lib/systemd/system/%) \
 		$(DESTDIR)$(PREFIX)/share/containers/oci/hooks.d/fastpath.json \
 		$(DESTDIR)$(PREFIX)/share/man/man1/fastpath.1 $(DESTDIR)$(PREFIX)/share/man/man1/fastpath-*.1 \
@@ -159,7 +159,8 @@ uninstall: ## remove what install put into PREFIX; processes that are served kee
 		bash-completion/completions/$(program) zsh/site-functions/_$(program) fish/vendor_completions.d/$(program).fish)) \
 		$(DESTDIR)$(LIBDIR)/libfastpath-preload.so
 	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) ./scripts/lib uninstall
-	@rmdir $(DESTDIR)$(PREFIX)/share/doc/fastpath/docs $(DESTDIR)$(PREFIX)/share/doc/fastpath 2>/dev/null || true
+	@./scripts/install-pages --remove $(DESTDIR)$(PREFIX)/share/doc/fastpath
+	@rmdir $(DESTDIR)$(PREFIX)/share/doc/fastpath 2>/dev/null || true
 	@$(if $(filter $(PREFIX),/usr /usr/local),,cd $(DESTDIR)$(PREFIX) && rmdir -p $(DIRECTORIES) 2>/dev/null || true)
 
 clean: ## remove everything that was built
