@@ -318,6 +318,8 @@ fn a_process_in_a_nested_pid_namespace_is_attached_from_both_namespaces_above() 
         command
             .arg(format!("--pid={}", enter[0]))
             .arg(format!("--mount={}", enter[1]))
+            // In a chroot, the namespace's root is another one.
+            .arg(format!("--root=/proc/{}/root", running.pid().0))
             .arg(env!("CARGO_BIN_EXE_fastpath"))
             .args(verb)
             .arg(&numbers[numbers.len() - 2]);
