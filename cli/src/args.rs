@@ -809,7 +809,10 @@ mod tests {
         let at = |text: &str| listen_at(text).map(|address| address.to_string());
         assert_eq!(at("127.0.0.1:9812").as_deref(), Ok("127.0.0.1:9812"));
         assert_eq!(at(":9812").as_deref(), Ok("0.0.0.0:9812"));
-        assert_eq!(at("localhost:0").as_deref(), Ok("127.0.0.1:0"));
+        // A chroot may have no /etc/hosts.
+        if std::net::ToSocketAddrs::to_socket_addrs("localhost:0").is_ok() {
+            assert_eq!(at("localhost:0").as_deref(), Ok("127.0.0.1:0"));
+        }
         assert_eq!(at("[::1]:1").as_deref(), Ok("[::1]:1"));
         for wrong in ["9812", "", "localhost", "localhost:port", ":"] {
             assert!(listen_at(wrong).is_err(), "{wrong}");
