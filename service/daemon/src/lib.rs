@@ -12,6 +12,7 @@ mod closing;
 mod finding;
 mod lease;
 pub mod log;
+mod options;
 mod peer;
 mod policy;
 mod registry;
@@ -26,7 +27,6 @@ mod skip;
 mod sockets;
 mod state;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,27 +34,13 @@ use fastpath_inject::target;
 use fastpath_page::ClockSet;
 use fastpath_publish::Publisher;
 use fastpath_publish::SharedPage;
-use fastpath_publish::evidence::{self, Trust};
+use fastpath_publish::evidence;
 
+pub use options::DaemonOptions;
 pub use policy::{Action, Decision, Fit, Policy, Preview, ProcessFacts, TRY_AGAIN};
 use registry::{Limits, Registry};
 use server::Server;
 pub use service::Service;
-
-/// Options of a daemon.
-#[derive(Clone, Debug)]
-pub struct DaemonOptions {
-    /// Path of the socket.
-    pub socket: PathBuf,
-    /// Clocks for clients that leave the choice to the daemon; `None`: those that are slow by the kernel's own path.
-    pub clocks: Option<ClockSet>,
-    /// Evidence that is required of the counter.
-    pub trust: Trust,
-    /// Path of the policy file, which may be missing.
-    pub policy: PathBuf,
-    /// Number of pages that one user may have; root may have as many as there is room for.
-    pub pages_per_user: usize,
-}
 
 /// Reason why a daemon does not run.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use fastpath_os::Stat;
 
-use crate::process::TITLE;
+use crate::title::TITLE;
 
 /// Most threads of the parent that are examined.
 const MOST_THREADS: usize = 64;

@@ -6,9 +6,6 @@ use std::sync::LazyLock;
 
 use crate::{parent, scheduling, title};
 
-/// Name that the helper shows in `ps`.
-pub(crate) const TITLE: &str = "fastpath-publisher";
-
 /// Size of the helper's stack in bytes.
 const STACK: usize = 1 << 20;
 /// Memory that a helper must be able to map after its start, in bytes. It maps 7 MiB until the first program runs: stacks
@@ -166,7 +163,7 @@ fn fork_without_signal() -> std::io::Result<i32> {
 /// error: the program can keep it from running.
 pub fn settle(surroundings: &Surroundings) -> Result<(), String> {
     // SAFETY: the helper has parsed its command line, and copied what it needs.
-    unsafe { title::set(TITLE) };
+    unsafe { title::set(title::TITLE) };
     surroundings.close();
     // SAFETY: prctl with a C string; setsid takes nothing.
     unsafe {

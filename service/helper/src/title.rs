@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+/// Name that the helper shows in `ps`.
+pub(crate) const TITLE: &str = "fastpath-publisher";
+
 /// Shows `text` as this process's command line (/proc/PID/cmdline) from now on.
 ///
 /// # Safety

@@ -15,9 +15,8 @@ use fastpath_publish::evidence::Trust;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::queue::MOST_TRIES;
-use super::{Decision, ProcessFacts};
-use crate::account::Account;
+use super::ProcessFacts;
+use super::task::{Done, MOST_TRIES, Task};
 use crate::log::{Priority, say};
 use crate::{DaemonOptions, Service};
 
@@ -26,34 +25,8 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// Time for a killed child to end.
 const DEATH: Duration = Duration::from_secs(1);
 
-/// A process that a rule attaches.
-#[derive(Debug)]
-pub(super) struct Task {
-    /// Process id as seen from here.
-    pub pid: i32,
-    /// Account whose turn it is.
-    pub account: Account,
-    /// What it gets, and the rule.
-    pub decision: Decision,
-    /// Start time of the process ([`fastpath_os::Stat`]) if root asked for it; `None` if a rule selects it.
-    pub asked_for: Option<u64>,
-    /// Number of tries so far.
-    pub tries: u32,
-}
-
 /// Exit status of a child whose process could not be attached now (sysexits.h: EX_TEMPFAIL).
 pub const TRY_AGAIN: u8 = 75;
-
-/// Result of an attach.
-#[derive(Debug)]
-pub(super) enum Done {
-    /// The process is attached, or left as it is for good.
-    InTime,
-    /// It may succeed later.
-    TryAgain,
-    /// It took too long. Contains the child if that has not ended.
-    TooLate(Option<Child>),
-}
 
 /// Attaches processes as a client of this daemon.
 pub(super) struct Attacher {

@@ -6,6 +6,7 @@ mod glob;
 mod preview;
 mod queue;
 mod source;
+mod task;
 mod watcher;
 
 use std::fs;

@@ -5,7 +5,7 @@ use std::process::Child;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::attacher::{Done, Task};
+use super::task::{Done, MOST_TRIES, Task};
 use crate::account::Account;
 use crate::log::{Priority, say};
 
@@ -21,8 +21,6 @@ const OF_ONE_USER_WAITING: usize = 512;
 /// processes, up to [`LEFT_ALONE_AT_MOST`].
 const LEFT_ALONE: Duration = Duration::from_secs(60);
 const LEFT_ALONE_AT_MOST: u32 = 10;
-/// Number of times that a process is tried which may be attached later: for a minute.
-pub(super) const MOST_TRIES: u32 = 7;
 /// Time before the second try; doubled after each.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Limit of processes that wait for their next try, of one user other than root.

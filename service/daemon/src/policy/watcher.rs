@@ -13,10 +13,10 @@ use fastpath_protocol::{Code, RequestRefusal};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::attacher::{Attacher, Done, Task};
-use super::queue::AT_A_TIME;
-use super::queue::Queue;
+use super::attacher::Attacher;
+use super::queue::{AT_A_TIME, Queue};
 use super::source::Source;
+use super::task::{Done, Task};
 use super::{Action, Clocks, Decision, Policy, ProcessFacts, is_ours};
 use crate::account::Account;
 use crate::log::{Priority, say};

@@ -8,7 +8,8 @@ use fastpath_daemon::log::{Priority, say};
 use fastpath_inject::Rescued;
 use fastpath_inject::attach::{Refusal, StoppedTooLong, may_attach};
 
-use super::{OTHER_PROGRAM, Outcome, Wanted, attach_all};
+use super::wanted::{OTHER_PROGRAM, Wanted};
+use super::{Outcome, attach_all};
 use crate::policy::DaemonsPolicy;
 use crate::process::Surroundings;
 

@@ -2,13 +2,13 @@
 
 pub mod by_rule;
 mod tree;
+mod wanted;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use fastpath_daemon::{Policy, ProcessFacts, Service};
 use fastpath_inject::Cache;
 use fastpath_inject::attach::{self, AttachConfig, Attached, LastResort, Refusal};
 use fastpath_page::Grant;
@@ -20,38 +20,10 @@ use crate::policy::DaemonsPolicy;
 use crate::process::Surroundings;
 use tree::TimeNamespace;
 
+pub use wanted::Wanted;
+
 /// Longest time to wait for a page's first anchor: a publisher needs milliseconds, but beside busy threads more.
 const FIRST_ANCHOR: Duration = Duration::from_secs(5);
-
-/// Options of an attach.
-pub struct Wanted {
-    /// What the processes get. With `auto`, the host's daemon chooses the clocks.
-    pub service: Service,
-    /// Policy that excludes some processes.
-    pub policy: Option<DaemonsPolicy>,
-    /// A process that a rule selected, and the facts by which ([`ProcessFacts::fingerprint`]): those hold for no other
-    /// program that it executes.
-    pub selected: Option<(i32, u64)>,
-    /// Whether the helper publishes where the host's daemon gives no page.
-    pub may_publish: bool,
-}
-
-impl Wanted {
-    /// Returns the policy's refusal of a process; `None` also for one without a policy.
-    fn refusal(&self, policy: Option<&Policy>, pid: i32) -> Option<String> {
-        match (self.selected, policy, &self.policy) {
-            (Some((selected, facts)), ..) if selected == pid => {
-                let now = ProcessFacts::of_pid(pid).map(|facts| facts.fingerprint());
-                (now != Some(facts)).then(|| OTHER_PROGRAM.to_owned())
-            }
-            (_, Some(policy), Some(file)) => file.refusal(policy, pid),
-            _ => None,
-        }
-    }
-}
-
-/// Reason why a process is not attached that a rule selected.
-pub(crate) const OTHER_PROGRAM: &str = "it is another program than the one that a rule selected";
 
 /// Result for one process.
 pub enum Outcome {

@@ -13,7 +13,7 @@ use fastpath_protocol::packet;
 use fastpath_publish::Publisher;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
-use super::Wanted;
+use super::wanted::Wanted;
 use crate::attendant;
 use crate::grant::{self, Purpose};
 use crate::log::Log;

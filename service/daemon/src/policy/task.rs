@@ -1,0 +1,35 @@
+//! A process that is attached, and what became of it.
+
+use std::process::Child;
+
+use super::Decision;
+use crate::account::Account;
+
+/// Number of times that a process is tried which may be attached later: for a minute.
+pub(super) const MOST_TRIES: u32 = 7;
+
+/// A process that a rule attaches.
+#[derive(Debug)]
+pub(super) struct Task {
+    /// Process id as seen from here.
+    pub pid: i32,
+    /// Account whose turn it is.
+    pub account: Account,
+    /// What it gets, and the rule.
+    pub decision: Decision,
+    /// Start time of the process ([`fastpath_os::Stat`]) if root asked for it; `None` if a rule selects it.
+    pub asked_for: Option<u64>,
+    /// Number of tries so far.
+    pub tries: u32,
+}
+
+/// Result of an attach.
+#[derive(Debug)]
+pub(super) enum Done {
+    /// The process is attached, or left as it is for good.
+    InTime,
+    /// It may succeed later.
+    TryAgain,
+    /// It took too long. Contains the child if that has not ended.
+    TooLate(Option<Child>),
+}
