@@ -49,7 +49,7 @@ TARGETS = [
     ("ELF", "fastpath-tools", "mutations", "whatever_the_bytes_there_is_an_answer_in_time",
      ["tools/src/audit/judge.rs", "tools/src/audit/facts.rs", "tools/src/audit/families.rs", "code/src/elf.rs"]),
     ("tar", "fastpath-tools", "mutations", "a_broken_tar_archive_has_an_answer_in_time",
-     ["tools/src/audit/archive.rs", "tools/src/audit/layers.rs"]),
+     ["tools/src/audit/archive.rs", "tools/src/audit/layers.rs", "tools/src/audit/manifests.rs"]),
     ("zstd", "fastpath-tools", "mutations", "a_broken_zstd_frame_has_an_answer_in_time",
      ["tools/src/audit/archive.rs"]),
     ("NRI", "fastpath-nri", "fastpath_nri", "connection::tests::whatever_a_runtime_sends_it_is_a_call_or_refused",

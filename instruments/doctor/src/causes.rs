@@ -3,35 +3,12 @@
 
 use super::arch;
 use super::facts::Facts;
-use super::findings::Proof;
-use super::messages;
-
-/// Kind of reason for choosing or rejecting a clocksource. It decides which remedy helps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// A parameter on the kernel's command line.
-    CommandLine,
-    /// The kernel's watchdog, which compared it with another clock and found a difference.
-    Watchdog,
-    /// The CPUs' counters differ.
-    Unsynchronized,
-    /// The counter stops or changes its rate.
-    NotInvariant,
-    /// The kernel could not determine its rate.
-    NotCalibrated,
-    /// The hypervisor has a clock of its own, or does not guarantee the counter.
-    Hypervisor,
-    /// The counter could be used, but another clocksource was chosen.
-    Choice,
-    /// Reads from user space are trapped.
-    Trapped,
-    /// The kernel is a program that runs on another kernel.
-    StandIn,
-}
+use super::messages::{self, CauseKind};
+use super::proof::Proof;
 
 /// A cause and its proof.
 pub(super) struct Cause {
-    pub(super) kind: Kind,
+    pub(super) kind: CauseKind,
     pub(super) says: String,
     pub(super) proof: Proof,
 }
@@ -40,7 +17,7 @@ pub(super) struct Cause {
 pub(super) fn from_facts(facts: &Facts) -> Vec<Cause> {
     if let Some(name) = facts.machine.stand_in.as_deref() {
         return vec![Cause {
-            kind: Kind::StandIn,
+            kind: CauseKind::StandIn,
             says: format!("the kernel here is {name}, which runs on another kernel and asks it for the time"),
             proof: Proof::new("/proc/cpuinfo, /proc/version", name),
         }];
@@ -55,13 +32,21 @@ pub(super) fn from_facts(facts: &Facts) -> Vec<Cause> {
     causes.extend(of_flags(facts));
     causes.extend(of_hypervisor(facts));
     // A choice of another clocksource decides nothing where the kernel rejects the counter for a reason of its own.
-    let rejects = |cause: &Cause| !matches!(cause.kind, Kind::CommandLine | Kind::Hypervisor | Kind::NotInvariant);
+    let rejects = |cause: &Cause| {
+        !matches!(
+            cause.kind,
+            CauseKind::CommandLine | CauseKind::Hypervisor | CauseKind::NotInvariant
+        )
+    };
     let lists_counter = facts.clocksource.available.iter().any(|name| is_counter(name));
     if !lists_counter && !facts.clocksource.is_too_coarse() && causes.iter().any(rejects) {
         causes.sort_by_key(|cause| cause.says == CHOSEN);
     }
     causes
 }
+
+/// The parameter of some distributions' kernels by which the kernel writes the TSCs of CPUs that differ.
+pub(super) const DIRECT_SYNC: &str = "tsc=directsync";
 
 const CHOSEN: &str = "the clocksource was chosen on the kernel's command line";
 
@@ -95,7 +80,7 @@ fn of_command_line(facts: &Facts) -> Vec<Cause> {
     };
     let cause = |parameter: &String| {
         Some(Cause {
-            kind: Kind::CommandLine,
+            kind: CauseKind::CommandLine,
             says: means(parameter)?.to_owned(),
             proof: Proof::new("/proc/cmdline", parameter),
         })
@@ -110,7 +95,7 @@ fn of_log(facts: &Facts) -> Vec<Cause> {
     let calibrated_at = log.lines.iter().rposition(says_rate);
     let explained = log.lines.iter().enumerate().filter_map(|(index, line)| {
         let message = messages::explain(line)?;
-        let is_past = message.kind == Kind::NotCalibrated && calibrated_at.is_some_and(|at| at > index);
+        let is_past = message.kind == CauseKind::NotCalibrated && calibrated_at.is_some_and(|at| at > index);
         (!is_past).then_some((message, line))
     });
     let mut explained: Vec<_> = explained.collect();
@@ -163,7 +148,7 @@ fn of_flags(facts: &Facts) -> Option<Cause> {
         .filter(|flag| *flag != "rdtscp")
         .collect();
     (!missing.is_empty()).then(|| Cause {
-        kind: Kind::NotInvariant,
+        kind: CauseKind::NotInvariant,
         says: format!(
             "the CPU, or the hypervisor, does not guarantee {}",
             missing.join(" and ")
@@ -182,7 +167,7 @@ fn of_hypervisor(facts: &Facts) -> Option<Cause> {
         _ => return None,
     };
     Some(Cause {
-        kind: Kind::Hypervisor,
+        kind: CauseKind::Hypervisor,
         says: own.to_owned(),
         proof: Proof::new("hypervisor", hypervisor),
     })
@@ -192,7 +177,7 @@ fn of_choice(facts: &Facts) -> Option<Cause> {
     let current = facts.clocksource.current.as_deref()?;
     let counter = facts.clocksource.available.iter().find(|name| is_counter(name))?;
     (current != counter).then(|| Cause {
-        kind: Kind::Choice,
+        kind: CauseKind::Choice,
         says: format!("the kernel could use {counter}, but {current} was chosen, or no choice has been made yet"),
         proof: Proof::new(
             "/sys/devices/system/clocksource",

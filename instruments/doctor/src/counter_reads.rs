@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use fastpath_os::{Mapping, Stat};
 use fastpath_tools::audit::{Judged, OnDisk};
 
+use super::code_files;
 use super::facts::{CounterProgram, CounterPrograms, CounterReads, ExecutedRead};
-use super::own_calls;
 use super::root::Root;
 
 /// A sample counts as one of a read if its address is the read's, or at most this many bytes behind it. An interrupt that
@@ -126,14 +126,14 @@ fn among(root: &Root, processes: Vec<i32>, bounds: Bounds) -> CounterPrograms {
         let program = root.link(&format!("{directory}/exe")).ok();
         let mut seen = BTreeSet::new();
         let (mut reads, mut is_whole) = (Vec::new(), true);
-        for mapping in maps.iter().filter(|mapping| own_calls::is_code_of_file(mapping)) {
+        for mapping in maps.iter().filter(|mapping| code_files::is_code_of_file(mapping)) {
             let file = (mapping.device, mapping.inode);
             if !seen.insert(file) {
                 continue;
             }
             let is_program = program.as_deref() == Some(&mapping.name);
             let result = known.entry(file).or_insert_with(|| {
-                let (file, length) = own_calls::open(root, &directory, mapping, is_program).ok()?;
+                let (file, length) = code_files::open(root, &directory, mapping, is_program).ok()?;
                 left = left.checked_sub(length).filter(|_| begun.elapsed() < bounds.time)?;
                 let judged = fastpath_tools::audit::judge(&OnDisk::new(file, length)).ok()?;
                 Some(judged.and_then(|judged| of_file(&judged, mapping, &maps, is_program)))

@@ -1,6 +1,6 @@
 //! The facts about a host and a process, as plain data without judgement.
 
-use super::{arch, kernel_log};
+use super::{arch, messages};
 use fastpath_evidence::{Distrust, Drift, Evidence, KernelsClock, Residuals, Trust};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::host::TimensOffset;
@@ -118,7 +118,7 @@ impl Facts {
             libc.path = None;
         }
         if let Some(log) = &mut self.log {
-            log.lines.retain(|line| kernel_log::has_no_names(line));
+            log.lines.retain(|line| has_no_names(line));
         }
         self
     }
@@ -386,6 +386,13 @@ pub struct Process {
     pub reads: Option<Reads>,
 }
 
+impl Process {
+    /// Returns whether it is a program of another ISA than this one.
+    pub(super) fn is_of_other_isa(&self) -> bool {
+        self.isa.as_deref().is_some_and(|isa| isa != std::env::consts::ARCH)
+    }
+}
+
 /// A file whose own code reads clocks by system call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct OwnCalls {
@@ -518,4 +525,16 @@ pub struct TimeNamespace {
     pub is_ours: Option<bool>,
     /// Offsets of its clocks.
     pub offsets: Vec<TimensOffset>,
+}
+
+/// Returns whether a line about clocks is one of those that name no device and no address, and so no serial number either.
+pub(super) fn has_no_names(line: &str) -> bool {
+    const BEGINNINGS: [&str; 5] = [
+        "clocksource: ",
+        "tsc: ",
+        "TSC ",
+        "arch_timer: ",
+        "Hypervisor detected: ",
+    ];
+    BEGINNINGS.iter().any(|beginning| line.starts_with(beginning)) || messages::explain(line).is_some()
 }

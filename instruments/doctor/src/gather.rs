@@ -2,7 +2,7 @@
 
 use super::facts::{Counter, Facts, Kernel, KernelLog, Machine, Stated, StatedBy};
 use super::root::Root;
-use super::{DoctorOptions, arch, counter_reads, host, kernel_log, process, rate, sampling};
+use super::{arch, counter_reads, host, kernel_log, process, rate, sampling};
 use fastpath_evidence::{Drift, Evidence, Timeouts, Warp};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
@@ -11,7 +11,36 @@ use fastpath_measure::probe::Probe;
 use fastpath_measure::vdso::Vdso;
 use fastpath_measure::{Comparison, Limit, Monotonicity, is_synchronized, monotonicity};
 use std::borrow::Cow;
+use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// Options of an examination.
+pub struct DoctorOptions<'a> {
+    /// The root: `/`, or a directory with a copy of a host's /proc, /sys and /dev.
+    pub root: &'a Path,
+    /// A process to examine in addition to the host.
+    pub pid: Option<u32>,
+    /// Time for which that process's CPU time is sampled.
+    pub sampled: Duration,
+    /// Least time for which the kernel's clocks are compared with the machine's other clocks. Zero: only with those that
+    /// take no second to read, and no longer than the examination takes anyway.
+    pub rate: Duration,
+    /// A probe of this process, if the caller has made one.
+    pub probe: Option<&'a Probe>,
+}
+
+impl DoctorOptions<'_> {
+    /// Returns the options for this host alone.
+    pub fn host() -> Self {
+        DoctorOptions {
+            root: Path::new("/"),
+            pid: None,
+            sampled: Duration::ZERO,
+            rate: Duration::ZERO,
+            probe: None,
+        }
+    }
+}
 
 /// Timeouts longer than those of `run` at a start: doctor may take a second, on a busy machine too.
 const TIMEOUTS: Timeouts = Timeouts {
@@ -188,7 +217,6 @@ const TSC_FREQ: &str = "/sys/devices/system/cpu/cpu0/tsc_freq_khz";
 mod tests {
     use super::super::{DoctorReport, Verdict, examine};
     use super::*;
-    use std::path::Path;
 
     fn report(root: &Path, pid: Option<u32>) -> DoctorReport {
         let options = DoctorOptions {

@@ -1,7 +1,6 @@
 //! The kernel's messages about clocks: from its own buffer, or else from the file of a log daemon.
 
 use super::facts::KernelLog;
-use super::messages;
 use super::root::Root;
 use std::fs::File;
 use std::io::{self, Read};
@@ -247,20 +246,9 @@ fn about_clocks<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     kept
 }
 
-/// Returns whether a line about clocks is one of those that name no device and no address, and so no serial number either.
-pub(super) fn has_no_names(line: &str) -> bool {
-    const BEGINNINGS: [&str; 5] = [
-        "clocksource: ",
-        "tsc: ",
-        "TSC ",
-        "arch_timer: ",
-        "Hypervisor detected: ",
-    ];
-    BEGINNINGS.iter().any(|beginning| line.starts_with(beginning)) || messages::explain(line).is_some()
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::facts::has_no_names;
     use super::super::root::tests::Tree;
     use super::*;
 

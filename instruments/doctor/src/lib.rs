@@ -6,7 +6,9 @@
 #![cfg_attr(all(clippy, not(test)), warn(unused_crate_dependencies))]
 
 mod arch;
+mod calls_in_files;
 mod causes;
+mod code_files;
 mod counter_reads;
 mod evidence;
 pub mod facts;
@@ -18,9 +20,9 @@ mod messages;
 #[cfg(test)]
 #[path = "../../../fuzz/mutations.rs"]
 mod mutations;
-mod own_calls;
 mod page;
 mod process;
+mod proof;
 mod rate;
 mod remedies;
 mod root;
@@ -35,45 +37,18 @@ mod words;
 
 pub use evidence::{Line, Mark};
 pub use facts::{Facts, PageFacts};
-pub use findings::{Because, Finding, Gain, Proof, Severity, Verdict};
+pub use findings::{Because, Finding, Gain, Severity, Verdict};
+pub use gather::DoctorOptions;
+pub use proof::Proof;
 pub use remedies::{Remedy, When};
 pub use root::Unseen;
 pub use served::{Served, ServedPage, served};
 
 use fastpath_evidence::{Distrust, Trust};
-use fastpath_measure::{Probe, counter};
+use fastpath_measure::counter;
 use root::Root;
 use serde::Serialize;
-use std::path::Path;
-use std::time::{Duration, Instant};
-
-/// Options of an examination.
-pub struct DoctorOptions<'a> {
-    /// The root: `/`, or a directory with a copy of a host's /proc, /sys and /dev.
-    pub root: &'a Path,
-    /// A process to examine in addition to the host.
-    pub pid: Option<u32>,
-    /// Time for which that process's CPU time is sampled.
-    pub sampled: Duration,
-    /// Least time for which the kernel's clocks are compared with the machine's other clocks. Zero: only with those that
-    /// take no second to read, and no longer than the examination takes anyway.
-    pub rate: Duration,
-    /// A probe of this process, if the caller has made one.
-    pub probe: Option<&'a Probe>,
-}
-
-impl DoctorOptions<'_> {
-    /// Returns the options for this host alone.
-    pub fn host() -> Self {
-        DoctorOptions {
-            root: Path::new("/"),
-            pid: None,
-            sampled: Duration::ZERO,
-            rate: Duration::ZERO,
-            probe: None,
-        }
-    }
-}
+use std::time::Instant;
 
 /// Verdict of `fastpath run` on the counter, from the evidence among the facts.
 #[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]

@@ -2,7 +2,7 @@
 
 use super::facts::{Process, TimeNamespace, VdsoKind};
 use super::root::{Root, Unseen};
-use super::{own_calls, page};
+use super::{calls_in_files, page};
 use fastpath_measure::host::parse_timens_offsets;
 use fastpath_os::{Mapping, foreign};
 use fastpath_tools::audit::CounterRead;
@@ -159,7 +159,7 @@ fn look_at_memory(root: &Root, directory: &str, pid: &str, process: &mut Process
     let library = |mapping: &&Mapping| library(root, directory, &mapping.name);
     process.libc = files.iter().take(MOST_FILES).find_map(library).or(process.libc.take());
     if pid != "self" {
-        own_calls::look(root, directory, process, &maps);
+        calls_in_files::look(root, directory, process, &maps);
     }
     process.java = files
         .iter()

@@ -4,12 +4,12 @@
 //! distance from them; the distance from their middle estimates the error, with the distance of the two as its
 //! resolution.
 
-use crate::clocks::Clock;
 use crate::functions::Functions;
 use crate::histogram::{Distribution, Histogram};
 use crate::stats::median;
 use crate::vdso::Vdso;
 use fastpath_evidence::cpus;
+use fastpath_page::clocks::Clock;
 use serde::Serialize;
 use std::sync::Barrier;
 use std::thread;

@@ -1,11 +1,11 @@
 //! The quick measurement by which `run` decides which clocks to serve.
 
-use crate::clocks::Clock;
 use crate::cost::{Cost, Effort, ticks_per_read, until_settled};
 use crate::functions::{Call, Functions};
 use crate::stats::tenths;
 use crate::timer::Timer;
 use crate::{host, path};
+use fastpath_page::clocks::Clock;
 use serde::Serialize;
 use std::cell::LazyCell;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Single samples of a read's cost, for callers that need their distribution.
 
-use crate::clocks::Clock;
 use crate::cost::batch;
 use crate::functions::{Call, Functions};
 use crate::timer::Timer;
+use fastpath_page::clocks::Clock;
 
 /// Number of calls that are timed together: enough that the two counter reads around them weigh little, and few enough
 /// that an interruption is still seen.

@@ -1,7 +1,7 @@
 //! The functions with which a program reads the time: libc's, a vDSO's, or the bare system calls.
 
-use crate::clocks::Clock;
 use fastpath_isa::Isa;
+use fastpath_page::clocks::Clock;
 use libc::{c_int, c_long, c_uint, c_void, clockid_t, time_t, timespec, timeval};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

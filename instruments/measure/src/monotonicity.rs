@@ -1,8 +1,8 @@
 //! Tests whether time goes backwards: on one thread, between threads, and between a function and the system call.
 
-use crate::clocks::Clock;
 use crate::functions::Functions;
 use fastpath_evidence::cpus;
+use fastpath_page::clocks::Clock;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread;

@@ -4,8 +4,8 @@
 //! never give by themselves, and then calls libc. A call that still works made no system call.
 
 use crate::child::{self, End, Record};
-use crate::clocks::Clock;
 use crate::functions::{Call, Functions, syscall};
+use fastpath_page::clocks::Clock;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

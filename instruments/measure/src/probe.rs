@@ -1,6 +1,5 @@
 //! Determines the path that every clock takes here, and the cost of a call.
 
-use crate::clocks::Clock;
 use crate::cost::{Cost, Effort, least, until_settled};
 use crate::functions::{Call, Functions};
 use crate::host::Host;
@@ -11,6 +10,7 @@ use crate::vdso::Vdso;
 use crate::verdict::{CallVerdict, judge};
 use crate::vsyscall;
 use fastpath_isa::Isa;
+use fastpath_page::clocks::Clock;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::cell::Cell;

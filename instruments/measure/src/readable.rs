@@ -1,9 +1,9 @@
 //! Tests whether this process can read a clock, before the first read, which might kill the process.
 
 use crate::child::{self, End};
-use crate::clocks::Clock;
 use crate::counter;
 use crate::functions::{Call, Functions};
+use fastpath_page::clocks::Clock;
 
 /// The obstacle that was found before clocks could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,10 @@
 //! The vDSOs in this process: the one that AT_SYSINFO_EHDR names, and the kernel's, which can be a different one.
 
-use crate::Clock;
 use crate::counter;
 use crate::functions::{Call, Functions};
 use fastpath_isa::Isa;
 use fastpath_os::Mapping;
-use fastpath_page::{MAPPED_NAME, PAGE_SIZE, Page, Reader};
+use fastpath_page::{Clock, MAPPED_NAME, PAGE_SIZE, Page, Reader};
 use serde::Serialize;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;

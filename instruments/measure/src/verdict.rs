@@ -1,9 +1,9 @@
 //! Judges whether a call's cost is as expected.
 
-use crate::clocks::Kind;
 use crate::functions::Call;
 use crate::path::Path;
 use fastpath_isa::Isa;
+use fastpath_page::clocks::Kind;
 use serde::{Deserialize, Serialize};
 
 /// The judgement of a cost.

@@ -3,7 +3,7 @@
 use super::super::facts::Facts;
 use super::super::root::plain;
 use super::super::words::nanoseconds;
-use super::{Line, Mark, line};
+use super::line::{Line, Mark, line};
 use fastpath_measure::clocks::Kind;
 use fastpath_measure::path::Path;
 use fastpath_measure::probe::Measured;

@@ -3,7 +3,7 @@
 use super::super::causes;
 use super::super::facts::{Facts, Rate};
 use super::super::words::{megahertz, nanoseconds};
-use super::{Add, Line, Mark, if_it_matters, line};
+use super::line::{Add, Line, Mark, if_it_matters, line};
 use fastpath_evidence::counter::Features;
 use fastpath_evidence::{Distrust, Drift, Pair, Trust, Warp};
 use fastpath_image::Isa;

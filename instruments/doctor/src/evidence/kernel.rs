@@ -5,7 +5,7 @@ use super::super::facts::{Facts, VdsoKind};
 use super::super::findings;
 use super::super::messages;
 use super::super::words::nanoseconds;
-use super::{Add, Line, Mark, if_it_matters, line};
+use super::line::{Add, Line, Mark, if_it_matters, line};
 use fastpath_measure::vsyscall::Mode;
 
 const KERNEL: &str = "kernel";

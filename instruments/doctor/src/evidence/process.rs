@@ -2,7 +2,7 @@
 
 use super::super::facts::{Process, VdsoKind};
 use super::super::findings;
-use super::{Add, Line, Mark, line};
+use super::line::{Add, Line, Mark, line};
 use fastpath_evidence::Residuals;
 
 pub(super) const PROCESS: &str = "this process";

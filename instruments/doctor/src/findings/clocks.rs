@@ -1,11 +1,11 @@
 //! Findings about clocks and functions that cost more than necessary.
 
-use super::super::causes;
+use super::super::causes::{self, DIRECT_SYNC};
 use super::super::facts::{Facts, VdsoKind};
-use super::super::remedies::DIRECT_SYNC;
+use super::super::messages::CauseKind;
 use super::super::root::plain;
 use super::super::words::{clock_names, costs, is_are, nanoseconds, take};
-use super::{Finding, Severity, finding};
+use super::finding::{Finding, Severity, finding};
 use fastpath_measure::ClockMonotonicity;
 use fastpath_measure::clocks::{Clock, Kind};
 use fastpath_measure::path::Path;
@@ -182,7 +182,7 @@ fn no_vdso(facts: &Facts, slow: &[&ClockReport]) -> Finding {
 /// Adds the reasons why the kernel does not read the counter.
 fn because_of_causes(found: Finding, facts: &Facts) -> Finding {
     let causes = causes::from_facts(facts);
-    let differ = causes.iter().any(|cause| cause.kind == causes::Kind::Unsynchronized);
+    let differ = causes.iter().any(|cause| cause.kind == CauseKind::Unsynchronized);
     let found = causes.into_iter().fold(found, |found, cause| {
         found.because_of(&cause.says, &cause.proof.source, &cause.proof.shows)
     });

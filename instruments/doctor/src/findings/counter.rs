@@ -3,7 +3,7 @@
 use super::super::causes;
 use super::super::facts::Facts;
 use super::super::words::megahertz;
-use super::{Finding, Severity, finding};
+use super::finding::{Finding, Severity, finding};
 use fastpath_evidence::counter::Features;
 use fastpath_evidence::{Drift, Warp};
 

@@ -3,7 +3,7 @@
 use super::super::facts::{CounterPrograms, CounterReads, ExecutedRead, Facts, Process};
 use super::super::words::distance;
 use super::counter::EXPENSIVE_COUNTER_NS;
-use super::{Finding, Severity, finding};
+use super::finding::{Finding, Severity, finding};
 
 /// Most reads, and most programs, that are named.
 const MOST_NAMED: usize = 5;

@@ -1,7 +1,6 @@
 //! The gain of a process under fastpath.
 
 use super::super::facts::{Facts, VdsoKind};
-use super::process::is_of_other_isa;
 use fastpath_evidence::Trust;
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::probe::ClockReport;
@@ -28,7 +27,7 @@ pub(crate) fn gains(facts: &Facts) -> Vec<Gain> {
         return Vec::new();
     };
     let is_distrusted = facts.verdict(Trust::AllowNonInvariant).is_err();
-    if is_distrusted || is_of_other_isa(process) || facts.machine.is_emulated() || process.asks_for_vdso == Some(false)
+    if is_distrusted || process.is_of_other_isa() || facts.machine.is_emulated() || process.asks_for_vdso == Some(false)
     {
         return Vec::new();
     }

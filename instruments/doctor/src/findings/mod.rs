@@ -1,9 +1,9 @@
-//! Findings: what the facts mean. There is a file for each subject; this one defines a finding, and has the notes on
-//! the host.
+//! Findings: what the facts mean. There is a file for each subject; this one has the notes on the host.
 
 mod clocks;
 mod counter;
 mod counter_reads;
+mod finding;
 mod gains;
 mod process;
 mod rate;
@@ -12,6 +12,7 @@ mod summary;
 
 pub(super) use clocks::{counter_is_unused, slow_counter_clocks};
 pub(super) use counter_reads::places as counter_places;
+pub use finding::{Because, Finding, Severity, Verdict};
 pub use gains::Gain;
 pub(super) use gains::gains;
 pub(super) use reads::{name as caller_name, worth_a_change};
@@ -20,103 +21,7 @@ pub(super) use summary::summary;
 use super::causes;
 use super::facts::Facts;
 use fastpath_evidence::Trust;
-use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
-
-/// The verdict of an examination; the worst is first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// The counter that clocks are read from is not reliable.
-    Wrong,
-    /// A clock or a function costs more than necessary.
-    Slow,
-    /// The verdict could not be determined.
-    Unknown,
-    /// Every clock that can be fast is fast, and there is no evidence against the counter.
-    Healthy,
-}
-
-impl Verdict {
-    /// Returns the word for it, the same as in JSON.
-    pub fn word(self) -> &'static str {
-        match self {
-            Verdict::Wrong => "wrong",
-            Verdict::Slow => "slow",
-            Verdict::Unknown => "unknown",
-            Verdict::Healthy => "healthy",
-        }
-    }
-}
-
-/// Severity of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Severity {
-    /// Time can be wrong.
-    Wrong,
-    /// Something costs more than necessary.
-    Slow,
-    /// Something that matters could not be determined.
-    Unknown,
-    /// Nothing is wrong; the finding is for information.
-    Note,
-}
-
-impl Severity {
-    /// Returns the word for it, the same as in JSON.
-    pub fn word(self) -> &'static str {
-        match self {
-            Severity::Wrong => "wrong",
-            Severity::Slow => "slow",
-            Severity::Unknown => "unknown",
-            Severity::Note => "note",
-        }
-    }
-}
-
-/// A file, an instruction or a measurement, and its content or result.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Proof {
-    /// The file, the instruction or the measurement.
-    pub source: String,
-    /// Its content or result.
-    pub shows: String,
-}
-
-impl Proof {
-    pub(super) fn new(source: &str, shows: &str) -> Proof {
-        Proof {
-            source: source.to_owned(),
-            shows: shows.to_owned(),
-        }
-    }
-}
-
-/// A result of the examination.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Finding {
-    /// Stable identifier of the finding.
-    #[serde(default)]
-    pub id: Cow<'static, str>,
-    /// Its severity.
-    pub severity: Severity,
-    /// The finding in a sentence.
-    pub says: String,
-    /// The evidence for it.
-    pub proofs: Vec<Proof>,
-    /// Its reasons, as far as they are known.
-    pub because: Vec<Because>,
-}
-
-/// A reason for a finding.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Because {
-    /// The reason in a sentence.
-    pub says: String,
-    /// The evidence for it.
-    pub proof: Option<Proof>,
-}
+use finding::finding;
 
 /// Cost above which a system call is reported. An entry to the kernel costs 50 to 150 ns if no mitigation adds to it.
 const EXPENSIVE_SYSTEM_CALL_NS: f64 = 400.0;
@@ -141,40 +46,6 @@ pub(super) fn from_facts(facts: &Facts) -> Vec<Finding> {
         )
     });
     findings
-}
-
-fn finding(id: &'static str, severity: Severity, says: String) -> Finding {
-    Finding {
-        id: id.into(),
-        severity,
-        says,
-        because: Vec::new(),
-        proofs: Vec::new(),
-    }
-}
-
-impl Finding {
-    fn because(mut self, why: &str) -> Finding {
-        self.because.push(Because {
-            says: why.to_owned(),
-            proof: None,
-        });
-        self
-    }
-
-    /// Adds a reason with its proof.
-    fn because_of(mut self, why: &str, source: &str, shows: &str) -> Finding {
-        self.because.push(Because {
-            says: why.to_owned(),
-            proof: Some(Proof::new(source, shows)),
-        });
-        self
-    }
-
-    fn proof(mut self, source: &str, shows: &str) -> Finding {
-        self.proofs.push(Proof::new(source, shows));
-        self
-    }
 }
 
 fn notes(facts: &Facts) -> Vec<Finding> {

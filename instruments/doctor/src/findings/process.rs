@@ -3,7 +3,8 @@
 use super::super::facts::{Facts, OwnCalls, Process, VdsoKind};
 use super::super::words::nanoseconds;
 use super::clocks::slow_counter_clocks;
-use super::{Finding, Severity, counter_reads, finding, reads};
+use super::finding::{Finding, Severity, finding};
+use super::{counter_reads, reads};
 use fastpath_measure::clocks::Clock;
 
 pub(super) fn from_facts(process: &Process, facts: &Facts) -> Vec<Finding> {
@@ -130,13 +131,9 @@ const VSYSCALL: &str = "vsyscall-page";
 
 /// Reports that the process is of another ISA, whose programs have a vDSO of their own.
 fn of_other_isa(process: &Process) -> Option<Finding> {
-    let isa = process.isa.as_deref().filter(|_| is_of_other_isa(process))?;
+    let isa = process.isa.as_deref().filter(|_| process.is_of_other_isa())?;
     let says = format!("the process is an {isa} program; the cost of its calls is not measured");
     Some(finding("process-other-isa", Severity::Note, says))
-}
-
-pub(super) fn is_of_other_isa(process: &Process) -> bool {
-    process.isa.as_deref().is_some_and(|isa| isa != std::env::consts::ARCH)
 }
 
 fn call_cost(facts: &Facts) -> String {

@@ -1,8 +1,8 @@
 //! The share of its CPU time that the process spends in clock reads, and the functions that make them.
 
 use super::super::facts::{Facts, Process, ReadCaller, ReadClock, Reads, VdsoKind};
+use super::finding::{Finding, Severity, finding};
 use super::gains::{OVER_COUNTER, gains};
-use super::{Finding, Severity, finding};
 use fastpath_measure::clocks::Clock;
 
 /// Share of the CPU time below which reads are not worth a change of the program.

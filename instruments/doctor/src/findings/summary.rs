@@ -2,8 +2,8 @@
 
 use super::super::facts::{Facts, VdsoKind};
 use super::super::words::nanoseconds;
+use super::finding::{Finding, Severity, Verdict};
 use super::process::is_about_process;
-use super::{Finding, Severity, Verdict};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::probe::Measured;
 

@@ -9,63 +9,72 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 #[test]
 fn what_kernels_write_when_they_reject_a_counter_is_understood() {
     let lines = [
-        ("tsc: Marking TSC unstable due to clocksource watchdog", Kind::Watchdog),
+        (
+            "tsc: Marking TSC unstable due to clocksource watchdog",
+            CauseKind::Watchdog,
+        ),
         (
             "clocksource: timekeeping watchdog on CPU2: Marking clocksource 'tsc' as unstable because the skew is too large:",
-            Kind::Watchdog,
+            CauseKind::Watchdog,
         ),
         (
             "clocksource: timekeeping watchdog on CPU3: hpet read-back delay of 316000ns, attempt 4, marking unstable",
-            Kind::Watchdog,
+            CauseKind::Watchdog,
         ),
         (
             "clocksource: timekeeping watchdog on CPU227: wd-tsc-wd excessive read-back delay of 153560ns vs. limit of 125000ns, wd-wd \
              read-back delay only 11440ns, attempt 3, marking tsc unstable",
-            Kind::Watchdog,
+            CauseKind::Watchdog,
         ),
         (
             "clocksource: Marking clocksource tsc unstable due to frequency skew",
-            Kind::Watchdog,
+            CauseKind::Watchdog,
         ),
         (
             "clocksource: Marking clocksource tsc-early unstable due to inter CPU skew",
-            Kind::Unsynchronized,
+            CauseKind::Unsynchronized,
         ),
-        ("tsc: Marking TSC unstable due to TSC halts in idle", Kind::NotInvariant),
+        (
+            "tsc: Marking TSC unstable due to TSC halts in idle",
+            CauseKind::NotInvariant,
+        ),
         (
             "tsc: Marking TSC unstable due to TSC halts in idle states deeper than C2",
-            Kind::NotInvariant,
+            CauseKind::NotInvariant,
         ),
         (
             "tsc: Marking TSC unstable due to TSC halt in AMD C1E",
-            Kind::NotInvariant,
+            CauseKind::NotInvariant,
         ),
         (
             "tsc: Marking TSC unstable due to TSCs unsynchronized",
-            Kind::Unsynchronized,
+            CauseKind::Unsynchronized,
         ),
         (
             "tsc: Marking TSC unstable due to check_tsc_sync_source failed",
-            Kind::Unsynchronized,
+            CauseKind::Unsynchronized,
         ),
         (
             "Measured 28745 cycles TSC warp between CPUs, turning off TSC clock.",
-            Kind::Unsynchronized,
+            CauseKind::Unsynchronized,
         ),
-        ("tsc: Marking TSC unstable due to boot parameter", Kind::CommandLine),
+        (
+            "tsc: Marking TSC unstable due to boot parameter",
+            CauseKind::CommandLine,
+        ),
         (
             "tsc: Marking TSC unstable due to boot parameter notsc",
-            Kind::CommandLine,
+            CauseKind::CommandLine,
         ),
-        ("tsc: Fast TSC calibration failed", Kind::NotCalibrated),
+        ("tsc: Fast TSC calibration failed", CauseKind::NotCalibrated),
         (
             "[Firmware Bug]: TSC ADJUST differs: CPU0 0 --> -5. Restoring",
-            Kind::Unsynchronized,
+            CauseKind::Unsynchronized,
         ),
-        ("arch_timer: CPU0: Trapping CNTVCT access", Kind::Trapped),
+        ("arch_timer: CPU0: Trapping CNTVCT access", CauseKind::Trapped),
         (
             "arch_timer: Enabling global workaround for ARM erratum 858921",
-            Kind::Trapped,
+            CauseKind::Trapped,
         ),
     ];
     for (line, kind) in lines {
@@ -118,15 +127,17 @@ fn row(message: &Message) -> String {
     )
 }
 
-fn helps(kind: Kind) -> &'static str {
+fn helps(kind: CauseKind) -> &'static str {
     match kind {
-        Kind::Unsynchronized => "`fastpath run`, if the differences are constant; newer firmware. Never `tsc=reliable`",
-        Kind::Watchdog => "`fastpath run`, if doctor finds no fault; `tsc=reliable` at your own risk",
-        Kind::CommandLine => "remove the parameter",
-        Kind::NotCalibrated => "`fastpath run`; newer firmware",
-        Kind::Hypervisor => "a setting of the hypervisor, which doctor names",
-        Kind::NotInvariant | Kind::Trapped => "nothing: that counter is not fit for clocks",
-        Kind::Choice | Kind::StandIn => unreachable!("no message says so"),
+        CauseKind::Unsynchronized => {
+            "`fastpath run`, if the differences are constant; newer firmware. Never `tsc=reliable`"
+        }
+        CauseKind::Watchdog => "`fastpath run`, if doctor finds no fault; `tsc=reliable` at your own risk",
+        CauseKind::CommandLine => "remove the parameter",
+        CauseKind::NotCalibrated => "`fastpath run`; newer firmware",
+        CauseKind::Hypervisor => "a setting of the hypervisor, which doctor names",
+        CauseKind::NotInvariant | CauseKind::Trapped => "nothing: that counter is not fit for clocks",
+        CauseKind::Choice | CauseKind::StandIn => unreachable!("no message says so"),
     }
 }
 
@@ -228,7 +239,7 @@ fn examine(version: Version, image: &[u8], release: &str) {
     for message in MESSAGES {
         // Reasons are inserted into another string; those of modules and of other architectures are not in the image.
         let words = message.words.strip_prefix("due to ").unwrap_or(message.words);
-        let is_elsewhere = words.contains("KVM") || message.kind == Kind::Trapped;
+        let is_elsewhere = words.contains("KVM") || message.kind == CauseKind::Trapped;
         let (since, until) = message.kernels;
         let expected = (since..until).contains(&version);
         assert!(

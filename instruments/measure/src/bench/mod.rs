@@ -5,13 +5,13 @@ mod subject;
 
 pub use row::{Ratios, Row};
 
-use crate::clocks::Clock;
 use crate::cost::{self, Effort};
 use crate::functions::{Call, Functions};
 use crate::host::Host;
 use crate::path;
 use crate::timer::Timer;
 use crate::vdso::Vdso;
+use fastpath_page::clocks::Clock;
 use serde::Serialize;
 
 /// The extent of a measurement.

@@ -1,12 +1,12 @@
 //! Compares the measurements with the limits. A pure function of the two.
 
-use super::Backward;
 use super::baseline::Baseline;
 use super::route::Route;
-use crate::clocks::{Clock, Kind};
 use crate::cost::Cost;
 use crate::functions::Call;
+use crate::monotonicity::Steps;
 use crate::path::Path;
+use fastpath_page::clocks::{Clock, Kind};
 
 /// The limits: cost and path of a clock read, and the change since the baseline.
 pub(super) struct Limits<'a> {
@@ -14,6 +14,14 @@ pub(super) struct Limits<'a> {
     /// The allowed paths; empty: any.
     pub paths: &'a [Path],
     pub tolerance: f64,
+}
+
+/// How a clock goes backward.
+#[derive(Clone, Copy)]
+pub(super) struct Backward {
+    /// In words.
+    pub way: &'static str,
+    pub steps: Steps,
 }
 
 /// The findings about one call; costs are in nanoseconds, and scaled.
@@ -142,7 +150,6 @@ fn word(path: Path) -> &'static str {
 mod tests {
     use super::super::baseline::Remembered;
     use super::*;
-    use crate::Steps;
 
     const FAST: &[Path] = &[Path::Vdso, Path::Fastpath];
     const MONOTONIC: Clock = Clock::MONOTONIC;

@@ -12,7 +12,6 @@ mod route;
 pub use baseline::{Baseline, Remembered};
 
 use crate::child::{self, End};
-use crate::clocks::Clock;
 use crate::cost::{Cost, Effort, least, until_settled};
 use crate::counter;
 use crate::functions::{Call, Functions};
@@ -20,7 +19,8 @@ use crate::path::Path;
 use crate::stats::{tenths, thousandths};
 use crate::timer::Timer;
 use crate::{Limit, Steps, monotonicity};
-use judge::{Complaint, Limits};
+use fastpath_page::clocks::Clock;
+use judge::{Backward, Complaint, Limits};
 use route::Route;
 use serde::Serialize;
 use std::time::Duration;
@@ -111,14 +111,6 @@ struct Look {
     route: Route,
     cost: Option<Cost>,
     backward: Option<Backward>,
-}
-
-/// How a clock goes backward.
-#[derive(Clone, Copy)]
-struct Backward {
-    /// In words.
-    way: &'static str,
-    steps: Steps,
 }
 
 /// Time for which all CPUs read the clocks that cannot be set.

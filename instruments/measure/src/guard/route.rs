@@ -1,11 +1,11 @@
 //! Determines the path of a guarded call, and whether the call can be made here.
 
 use crate::child::{self, End};
-use crate::clocks::Clock;
 use crate::functions::{Call, Functions};
 use crate::path::{self, Path, TIME_LIMIT, TRIES};
 use crate::probe;
 use crate::vdso::Vdso;
+use fastpath_page::clocks::Clock;
 
 /// A call's path.
 #[derive(Clone, Debug, PartialEq)]

@@ -182,6 +182,18 @@ impl<R: Read> Read for Data<'_, R> {
     }
 }
 
+/// Returns whether bytes begin as a compressed archive does.
+pub(crate) fn is_packed(first: &[u8]) -> bool {
+    const FORMS: [&[u8]; 5] = [
+        b"\x1f\x8b",
+        b"\x28\xb5\x2f\xfd",
+        b"BZh",
+        b"\xfd7zXZ",
+        b"\x04\x22\x4d\x18",
+    ];
+    FORMS.iter().any(|form| first.starts_with(form))
+}
+
 /// Returns whether a block is a header, by its checksum.
 pub(crate) fn is_header(block: &[u8; BLOCK as usize]) -> bool {
     let sum: u32 = block[..148]

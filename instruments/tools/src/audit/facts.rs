@@ -5,9 +5,9 @@ use std::io;
 
 use memchr::memmem;
 
-use crate::audit::bytes::{self, Bytes};
-use crate::audit::calls::Call;
-use crate::audit::elf::{Elf, Kind};
+use fastpath_code::bytes::{self, Bytes};
+use fastpath_code::calls::Call;
+use fastpath_code::elf::{Elf, Kind};
 
 /// The functions of the vDSO that a file contains by name, as a lookup requires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]

@@ -4,7 +4,7 @@ use std::io;
 
 use memchr::memmem;
 
-use crate::audit::bytes::{self, Bytes};
+use fastpath_code::bytes::{self, Bytes};
 
 /// A library, or a part of a program, that reads the counter itself.
 #[derive(Debug, PartialEq, Eq)]

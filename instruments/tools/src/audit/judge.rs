@@ -1,12 +1,12 @@
 //! Derives the findings from the contents of a file.
 
-use crate::audit::bytes::Bytes;
-use crate::audit::calls::{self, By, CounterRead, Site};
-use crate::audit::elf::{self, Elf, Kind};
 use crate::audit::facts::{self, FileFacts, Runtime};
 use crate::audit::families;
 use crate::audit::report::{Finding, Place, Program};
 use crate::audit::rules::{Level, Rule};
+use fastpath_code::bytes::Bytes;
+use fastpath_code::calls::{self, By, CounterRead, Site};
+use fastpath_code::elf::{self, Elf, Kind};
 use fastpath_code::rescue::{self, Analysis, Calls};
 
 /// Largest number of sites that a finding lists; it counts them all.

@@ -4,77 +4,24 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::marker::PhantomData;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
-
-use serde::de::{DeserializeOwned, IgnoredAny, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
 
 use crate::audit::archive::{self, Budget, Entries, Meter, What};
-use crate::audit::bytes::OnDisk;
 use crate::audit::judge::{Judged, judge};
+use crate::audit::manifests::{ImageOf, MOST_JSON, MOST_LAYERS, Manifests};
+use crate::audit::open::{open, read_small};
+use crate::audit::options::{AuditOptions, Limits, Progress};
 use crate::audit::report::Gathered;
-use crate::audit::walk::{self, AuditOptions, Progress};
+use fastpath_code::bytes::OnDisk;
 
-/// Limits for one archive.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Largest number of bytes that come out of it.
-    pub bytes: u64,
-    /// Longest time to read it.
-    pub time: Duration,
-    /// Largest number of bytes that come out of one byte of it. The limit of gzip is 1,032.
-    pub ratio: u64,
-    /// Size of the largest ELF file in it that is judged; a larger one is listed as not judged.
-    pub file_bytes: u64,
-    /// Largest number of bytes of all names in it.
-    pub name_bytes: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            bytes: 64 << 30,
-            time: Duration::from_secs(600),
-            ratio: 2_000,
-            file_bytes: 2 << 30,
-            name_bytes: 64 << 20,
-        }
-    }
-}
-
-/// Largest manifest. Real ones have some KiB.
-const MOST_JSON: u64 = 4 << 20;
+/// Most bytes of all manifests.
 const MOST_JSON_TOGETHER: usize = 32 << 20;
 /// Largest file of an archive that is kept in memory; a larger one goes to an unnamed temporary file.
 const IN_MEMORY: u64 = 8 << 20;
-/// Deepest nesting of indices.
-const DEEPEST_INDEX: u32 = 4;
-/// Most layers and images in one archive, so that an archive cannot have one applied thousands of times by naming it
-/// thousands of times.
-const MOST_LAYERS: usize = 1_000;
-/// Most elements of a list in a manifest, bytes of all manifests as often as they are named, and layers of all images
-/// together.
-const MOST_LISTED: usize = 10_000;
-const MOST_JSON_PARSED: usize = 64 << 20;
-const MOST_LAYERS_NAMED: usize = 100_000;
 /// Most work of applying layers, in the units of [`Layer::weight`]: some seconds.
 const MOST_WORK: usize = 640 << 20;
-
-/// Returns whether bytes begin as a compressed archive does.
-pub(crate) fn is_packed(first: &[u8]) -> bool {
-    const FORMS: [&[u8]; 5] = [
-        b"\x1f\x8b",
-        b"\x28\xb5\x2f\xfd",
-        b"BZh",
-        b"\xfd7zXZ",
-        b"\x04\x22\x4d\x18",
-    ];
-    FORMS.iter().any(|form| first.starts_with(form))
-}
 
 /// One change by a layer to the files below it.
 enum Change {
@@ -117,14 +64,14 @@ pub(crate) fn of_layout(
     gathered: &mut Gathered,
 ) -> Result<(), String> {
     let mut bundle = Bundle::default();
-    let mut read = |name: &str| walk::read_small(&path.join(name), MOST_JSON).ok();
+    let mut read = |name: &str| read_small(&path.join(name), MOST_JSON).ok();
     let images = Manifests::new(&mut read).of_index("index.json", 0)?;
     let meter = Meter::new(budget(&options.limits));
     for name in images.iter().flat_map(|image| &image.layers) {
         if bundle.layers.contains_key(name) || bundle.layers.len() >= MOST_LAYERS {
             continue;
         }
-        let Ok((file, meta)) = walk::open(&path.join(name)) else {
+        let Ok((file, meta)) = open(&path.join(name)) else {
             continue;
         };
         if meta.is_file() {
@@ -259,7 +206,7 @@ fn gather<R: Read>(
                 if bundle.json_bytes <= MOST_JSON_TOGETHER {
                     bundle.json.insert(name.to_owned(), text);
                 }
-            } else if (is_packed(&first) || is_tar) && bundle.layers.len() < MOST_LAYERS {
+            } else if (archive::is_packed(&first) || is_tar) && bundle.layers.len() < MOST_LAYERS {
                 let layer = one_layer(whole, meter, options, progress, &mut bundle.name_bytes);
                 bundle.layers.insert(name.to_owned(), Arc::new(layer));
             }
@@ -377,7 +324,7 @@ fn judge_entry<R: Read>(
     let mut data = entries.data();
     let mut first = Vec::new();
     data.by_ref().take(4).read_to_end(&mut first)?;
-    if !crate::audit::elf::is_elf(&first) {
+    if !fastpath_code::elf::is_elf(&first) {
         return Ok(Ok(None));
     }
     if size > options.limits.file_bytes {
@@ -403,186 +350,6 @@ fn judge_entry<R: Read>(
         judged.calls = Vec::new();
     }
     Ok(judged)
-}
-
-/// One image: its name, and the names of its layers, lowest first.
-struct ImageOf {
-    name: Option<String>,
-    layers: Vec<String>,
-}
-
-/// Reads manifests and indices from an archive. The archive decides how often they name one another, so the total that
-/// is parsed has a limit.
-struct Manifests<'a> {
-    read: &'a mut dyn FnMut(&str) -> Option<Vec<u8>>,
-    bytes_left: usize,
-    layers_left: usize,
-}
-
-/// A list in JSON, truncated at a length that no image has. `null` is an empty list.
-struct Few<T>(Vec<T>);
-
-impl<T> Default for Few<T> {
-    fn default() -> Few<T> {
-        Few(Vec::new())
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Few<T>, D::Error> {
-        struct List<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
-            type Value = Few<T>;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a list")
-            }
-
-            fn visit_unit<E>(self) -> Result<Few<T>, E> {
-                Ok(Few::default())
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Few<T>, A::Error> {
-                let mut few = Vec::new();
-                while few.len() < MOST_LISTED {
-                    match list.next_element()? {
-                        Some(element) => few.push(element),
-                        None => return Ok(Few(few)),
-                    }
-                }
-                while list.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Few(few))
-            }
-        }
-        deserializer.deserialize_any(List(PhantomData))
-    }
-}
-
-/// One entry of `docker save`'s manifest.json.
-#[derive(Deserialize)]
-struct SavedImage {
-    #[serde(default, rename = "RepoTags")]
-    tags: Few<String>,
-    #[serde(default, rename = "Layers")]
-    layers: Few<String>,
-}
-
-/// OCI's image index or image manifest; its lists show which of the two it is.
-#[derive(Deserialize)]
-struct Manifest {
-    #[serde(default)]
-    manifests: Few<Descriptor>,
-    #[serde(default)]
-    layers: Few<Descriptor>,
-}
-
-/// OCI's content descriptor.
-#[derive(Deserialize)]
-struct Descriptor {
-    digest: Option<String>,
-    #[serde(rename = "mediaType")]
-    media_type: Option<String>,
-    annotations: Option<Annotations>,
-    platform: Option<Platform>,
-}
-
-#[derive(Deserialize)]
-struct Annotations {
-    #[serde(rename = "org.opencontainers.image.ref.name")]
-    name: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Platform {
-    architecture: Option<String>,
-}
-
-/// Message when no more manifests are read.
-const TOO_MANY_MANIFESTS: &str = "its manifests name more than is reasonable; given up";
-
-impl<'a> Manifests<'a> {
-    fn new(read: &'a mut dyn FnMut(&str) -> Option<Vec<u8>>) -> Manifests<'a> {
-        Manifests {
-            read,
-            bytes_left: MOST_JSON_PARSED,
-            layers_left: MOST_LAYERS_NAMED,
-        }
-    }
-
-    fn parse<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, String> {
-        let bytes =
-            (self.read)(name).ok_or_else(|| format!("{name} is missing, or larger than {} MiB", MOST_JSON >> 20))?;
-        // Reading a small one takes time, too.
-        self.bytes_left = self.bytes_left.saturating_sub(bytes.len().max(1 << 10));
-        if self.bytes_left == 0 {
-            return Err(TOO_MANY_MANIFESTS.to_owned());
-        }
-        serde_json::from_slice(&bytes).map_err(|e| format!("{name}: {e}"))
-    }
-
-    fn image(&mut self, name: Option<String>, layers: Vec<String>) -> Result<ImageOf, String> {
-        self.layers_left = self
-            .layers_left
-            .checked_sub(layers.len())
-            .ok_or_else(|| TOO_MANY_MANIFESTS.to_owned())?;
-        Ok(ImageOf { name, layers })
-    }
-
-    /// Reads `docker save`'s manifest.json.
-    fn of_docker(&mut self) -> Result<Vec<ImageOf>, String> {
-        let images: Few<SavedImage> = self.parse("manifest.json")?;
-        let mut of_all = Vec::new();
-        for image in images.0.into_iter().take(MOST_LAYERS) {
-            let layers = image.layers.0.iter().take(MOST_LAYERS);
-            let layers = layers.map(|name| name.trim_start_matches("./").to_owned()).collect();
-            of_all.push(self.image(image.tags.0.into_iter().next(), layers)?);
-        }
-        Ok(of_all)
-    }
-
-    /// Reads OCI's index.json, or an index that it names.
-    fn of_index(&mut self, name: &str, depth: u32) -> Result<Vec<ImageOf>, String> {
-        if depth > DEEPEST_INDEX {
-            return Err("its indices are nested too deeply, or name themselves".to_owned());
-        }
-        let index: Manifest = self.parse(name)?;
-        let mut images = Vec::new();
-        for described in index.manifests.0 {
-            if images.len() >= MOST_LAYERS {
-                break;
-            }
-            let Some(blob) = blob_of(&described) else {
-                continue;
-            };
-            let manifest: Manifest = match self.parse(&blob) {
-                Ok(manifest) => manifest,
-                Err(why) if self.bytes_left == 0 => return Err(why),
-                // An archive may hold only one of an index's platforms.
-                Err(_) => continue,
-            };
-            if !manifest.manifests.0.is_empty() {
-                drop(manifest);
-                images.extend(self.of_index(&blob, depth + 1)?);
-                continue;
-            }
-            // Attestations and the like are not layers.
-            let is_layer = |layer: &&Descriptor| layer.media_type.as_deref().unwrap_or("tar").contains("tar");
-            let layers = manifest.layers.0.iter().take(MOST_LAYERS).filter(is_layer);
-            let layers = layers.filter_map(blob_of).collect();
-            let annotated = described.annotations.and_then(|annotations| annotations.name);
-            let platform = described.platform.and_then(|platform| platform.architecture);
-            images.push(self.image(annotated.or(platform), layers)?);
-        }
-        images.truncate(MOST_LAYERS);
-        Ok(images)
-    }
-}
-
-/// Returns the path of a descriptor's blob. `None` if the digest is malformed.
-fn blob_of(described: &Descriptor) -> Option<String> {
-    let (algorithm, digest) = described.digest.as_ref()?.split_once(':')?;
-    let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    (is_word(algorithm) && is_word(digest)).then(|| format!("blobs/{algorithm}/{digest}"))
 }
 
 /// Applies the layers of each image in order and reports the files that are left.

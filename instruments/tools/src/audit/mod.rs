@@ -9,12 +9,13 @@ mod facts;
 mod families;
 mod judge;
 mod layers;
+mod manifests;
+mod open;
+mod options;
 mod report;
 mod rules;
 mod sarif;
 mod walk;
-
-use fastpath_code::{bytes, calls, elf};
 
 pub use facts::{Lookups, Runtime};
 pub use families::Family;
@@ -22,8 +23,9 @@ pub use fastpath_code::calls::CounterRead;
 pub use fastpath_code::elf::Kind;
 pub use fastpath_code::{By, Bytes, Call, OnDisk};
 pub use judge::{Judged, judge};
-pub use layers::{Limits, of_bytes};
+pub use layers::of_bytes;
+pub use options::{AuditOptions, Limits, Progress};
 pub use report::{AuditReport, Finding, Means, Place, Program, Summary, Unjudged};
 pub use rules::{Level, Rule};
 pub use sarif::sarif;
-pub use walk::{AuditOptions, Progress, audit};
+pub use walk::audit;

@@ -3,11 +3,11 @@
 use fastpath_code::rescue;
 use serde::Serialize;
 
-use crate::audit::calls::{By, Call, CounterRead, Site};
-use crate::audit::elf::Kind;
 use crate::audit::facts::{Lookups, Runtime};
 use crate::audit::families::Family;
 use crate::audit::rules::{Level, Rule};
+use fastpath_code::calls::{By, Call, CounterRead, Site};
+use fastpath_code::elf::Kind;
 
 /// What the code does at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]

@@ -2,20 +2,21 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File, Metadata};
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use walkdir::WalkDir;
 
-use crate::audit::bytes::OnDisk;
 use crate::audit::judge::{Judged, judge};
-use crate::audit::layers::{self, Limits};
+use crate::audit::open::open;
+use crate::audit::options::{AuditOptions, Progress};
 use crate::audit::report::{AuditReport, Finding, Gathered, Unjudged};
+use crate::audit::{archive, layers};
+use fastpath_code::bytes::OnDisk;
 
 /// Largest number of threads, on any number of CPUs: each takes up to some 20 MiB, and together they must stay below
 /// 512.
@@ -24,30 +25,6 @@ const MOST_THREADS: usize = 16;
 const DEEPEST: usize = 2_000;
 /// Most files with findings whose calls that `--rescue` redirects are counted.
 const MOST_COUNTED_FILES: usize = 1000;
-
-/// Options of an audit.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct AuditOptions {
-    pub limits: Limits,
-    /// Whether all programs are listed, including those without findings.
-    pub with_programs: bool,
-    /// Whether they are listed with what `--rescue` does with their system calls.
-    pub with_sites: bool,
-}
-
-/// Counters of a running audit, for a progress display.
-#[derive(Debug, Default)]
-pub struct Progress {
-    pub files: AtomicU64,
-    pub bytes: AtomicU64,
-}
-
-impl Progress {
-    pub(crate) fn add(&self, bytes: u64) {
-        self.files.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-}
 
 /// Audits files, directories, and images.
 pub fn audit(paths: &[PathBuf], options: &AuditOptions, progress: &Progress) -> AuditReport {
@@ -228,23 +205,13 @@ impl Audit<'_> {
     }
 }
 
-/// Opens a regular file. Does not block if it is something else by now.
-pub(crate) fn open(path: &Path) -> std::io::Result<(File, Metadata)> {
-    let file = File::options()
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY)
-        .open(path)?;
-    let meta = file.metadata()?;
-    Ok((file, meta))
-}
-
 /// Returns whether a file begins as a tar archive does, plain or compressed.
 fn is_archive(file: &File) -> bool {
     let mut block = [0; 512];
     let Ok(count) = file.read_at(&mut block, 0) else {
         return false;
     };
-    layers::is_packed(&block[..count]) || (count == 512 && crate::audit::archive::is_header(&block))
+    archive::is_packed(&block[..count]) || (count == 512 && archive::is_header(&block))
 }
 
 /// Returns whether a directory is on a pseudo file system of the kernel: it contains no programs, and some of its files
@@ -277,17 +244,4 @@ fn is_kernels(path: &Path) -> bool {
     // SAFETY: statfs(2) succeeded, so it has filled `about`.
     let kind = unsafe { about.assume_init() }.f_type as u64 & 0xffff_ffff;
     KERNELS.contains(&kind)
-}
-
-/// Reads a whole small file.
-pub(crate) fn read_small(path: &Path, most: u64) -> Result<Vec<u8>, String> {
-    let (file, meta) = open(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    if !meta.is_file() || meta.len() > most {
-        return Err(format!("{}: not a file, or larger than {most} bytes", path.display()));
-    }
-    let mut bytes = Vec::new();
-    file.take(most)
-        .read_to_end(&mut bytes)
-        .map_err(|e| format!("{}: {e}", path.display()))?;
-    Ok(bytes)
 }

@@ -1,6 +1,7 @@
 //! Verdicts on hosts whose counter is the TSC.
 
 use super::*;
+use crate::proof::Proof;
 
 #[test]
 fn a_host_on_hpet_is_slow_because_the_watchdog_said_so() {

@@ -3,16 +3,15 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
 
 use fastpath_code::rescue::Analysis;
-use fastpath_os::{Mapping, foreign};
+use fastpath_os::Mapping;
 use fastpath_tools::audit::{OnDisk, Rule};
 
-use super::counter_reads;
 use super::facts::{CounterReads, OwnCalls, Process};
 use super::root::Root;
+use super::{code_files, counter_reads};
 
 /// Most bytes of files that are searched for a process: about a quarter of a second's work.
 const SEARCHED: u64 = 512 << 20;
@@ -22,7 +21,7 @@ pub(super) fn look(root: &Root, directory: &str, process: &mut Process, maps: &[
     let mut seen = BTreeSet::new();
     let mut searched = 0;
     for mapping in maps {
-        if !is_code_of_file(mapping) || !seen.insert((mapping.device, mapping.inode)) {
+        if !code_files::is_code_of_file(mapping) || !seen.insert((mapping.device, mapping.inode)) {
             continue;
         }
         let is_program = process.program.as_deref() == Some(mapping.name.as_str());
@@ -45,13 +44,6 @@ pub(super) fn look(root: &Root, directory: &str, process: &mut Process, maps: &[
     reads.sort_by_key(|file| (!file.is_program, std::cmp::Reverse(file.places)));
 }
 
-/// Returns whether the code of a file is mapped there. The code in a memfd does not belong to the program: it is
-/// fastpath's image, or was compiled at run time.
-pub(super) fn is_code_of_file(mapping: &Mapping) -> bool {
-    let is_file = mapping.inode != 0 && mapping.name.starts_with('/') && !mapping.name.starts_with("/memfd:");
-    mapping.executable && is_file
-}
-
 fn of_file(
     root: &Root,
     directory: &str,
@@ -60,7 +52,7 @@ fn of_file(
     is_program: bool,
     searched: &mut u64,
 ) -> Result<(Vec<OwnCalls>, Option<CounterReads>), String> {
-    let (file, length) = open(root, directory, mapping, is_program).map_err(|error| error.to_string())?;
+    let (file, length) = code_files::open(root, directory, mapping, is_program).map_err(|error| error.to_string())?;
     *searched += length;
     if *searched > SEARCHED {
         return Err(format!("the process's files have more than {} MiB", SEARCHED >> 20));
@@ -132,17 +124,4 @@ impl Rescue {
             rescued: windows.iter().filter(is_rescued).count(),
         })
     }
-}
-
-/// Opens a mapped file: through its mapping, which requires CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE, or by its name.
-pub(super) fn open(root: &Root, directory: &str, mapping: &Mapping, is_program: bool) -> io::Result<(File, u64)> {
-    let directory = root.path_of(directory);
-    let program = || foreign::handle(&directory.join("exe"));
-    let handle = match foreign::handle_of_mapped(&directory, mapping) {
-        Err(_) if is_program => program()?,
-        found => found?,
-    };
-    let file = foreign::open(handle)?;
-    let length = file.metadata()?.len();
-    Ok((file, length))
 }
