@@ -33,6 +33,7 @@ mod progress;
 mod report;
 mod rescue_hint;
 mod run;
+mod schema;
 mod shell;
 mod trace;
 mod unserved;
@@ -78,7 +79,7 @@ extern "C" fn begin(argc: c_int, argv: *const *const c_char) -> ! {
         Command::Report(options) => report::run(&options),
         Command::InstallLibrary(options) => install_library::run(&options),
         Command::Man { directory } => shell::man_pages(&directory),
-        Command::Schema { command } => document::print_schema(&command),
+        Command::Schema { command } => schema::print(command),
         Command::Completions { shell } => shell::completions(shell),
         Command::Attach(options) => attach::attach(&options),
         Command::Detach(options) => attach::detach(&options),

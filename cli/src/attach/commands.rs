@@ -201,7 +201,7 @@ pub fn detach(options: &args::Detach) -> i32 {
             note(why);
             return exit::CANNOT_TELL;
         }
-        let all = Selected::found(super::status::attached());
+        let all = Selected::found(super::served::attached());
         if all.pids.is_empty() {
             note_change(&options.quiet, "no process is attached");
             return 0;

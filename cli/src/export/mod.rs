@@ -2,6 +2,7 @@
 
 mod look;
 mod metrics;
+mod pages;
 mod server;
 
 use std::io;

@@ -1,178 +1,11 @@
-//! The command line, defined once: parsing, `--help`, completions and man pages come from it.
+//! The arguments of commands that only observe.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::PathBuf;
 
-use clap::builder::StyledStr;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Parser, Subcommand};
 use fastpath_measure::Clocks;
 
-use crate::output;
 use crate::processes::Named;
-use crate::version;
-
-/// All commands, those first that find a slow clock and fix it. With the lines above it, it fits on a terminal of 24.
-const OVERVIEW: &str = "  doctor [PID|NAME]   why clocks are slow, here or in a process, and what to do
-  run -- CMD          start a program on fast clocks
-  attach PID|NAME     put running processes on fast clocks
-  detach PID|NAME     revert that
-  status              list the processes on fast clocks
-
-Look closer
-  probe               which path each clock takes, and what a call costs
-  trace               which programs make system calls to read clocks
-  bench               compare the paths
-  audit PATH          which programs will never take the fast path
-Keep watch
-  guard               fail in CI if the fast path was lost
-  export              metrics for Prometheus
-  report -o FILE      all of it on one page, of this host or of many
-Set up
-  install-library     copy libfastpath-preload.so to where containers find it
-  completions SHELL   what a shell completes
-`fastpath COMMAND --help` says more, `fastpath --help` lists exit statuses.";
-
-/// Help without the list of commands that clap would make.
-const TEMPLATE: &str = "{about}\n\n{usage-heading} {usage}{after-help}";
-
-/// Statuses of crate::exit.
-const EXIT_STATUSES: &str = "\
-Exit status, for all commands except the status of a program that `run` or `trace` started:
-   0  done; nothing is slow, broken or found
-   1  something is slow, broken or found
-   2  usage error
-   3  no such process
-   4 to 18  why attach or detach refused a process: fastpath attach --help
-  66  input cannot be read, or has another format
-  69  not determined, or not possible here
-  70  another error
-  74  the output cannot be written
-  125 to 127  run: not served (--require); not executable; not found";
-
-/// Finds, fixes and guards slow clock reads on Linux
-#[derive(Parser)]
-#[command(
-    name = "fastpath",
-    version,
-    long_version = version::LONG.as_str(),
-    about,
-    max_term_width = 100,
-    help_template = TEMPLATE,
-    after_help = OVERVIEW,
-    after_long_help = format!("{OVERVIEW}\n\n{EXIT_STATUSES}")
-)]
-pub struct Args {
-    #[command(subcommand)]
-    pub command: Command,
-}
-
-/// The arguments of `run` alone.
-#[derive(Parser)]
-struct OnlyRun {
-    #[command(flatten)]
-    run: Run,
-}
-
-impl Args {
-    /// Parses the command line; ends this process with a message if it is wrong, or asks for help.
-    pub fn parse(args: &[OsString]) -> Args {
-        // The other commands are left out, because building their definitions would delay the start of the program. A
-        // message comes from all of them.
-        if args.get(1).is_some_and(|command| command == "run")
-            && let Ok(OnlyRun { run }) = OnlyRun::try_parse_from(&args[1..])
-        {
-            return Args {
-                command: Command::Run(run),
-            };
-        }
-        Args::try_parse_from(args).unwrap_or_else(|error| end(&with_suggestion(error, args)))
-    }
-}
-
-/// Prints a message or the help, and ends this process.
-fn end(message: &clap::Error) -> ! {
-    let printed = message.print().and_then(|()| std::io::stdout().flush());
-    std::process::exit(match printed {
-        _ if message.use_stderr() => message.exit_code(),
-        printed => output::status_of(printed),
-    })
-}
-
-/// Adds what was probably meant, where other tools have that word or argument.
-fn with_suggestion(mut error: clap::Error, args: &[OsString]) -> clap::Error {
-    let command = args.get(1).and_then(|arg| arg.to_str()).unwrap_or_default();
-    match error.kind() {
-        ErrorKind::InvalidSubcommand => {
-            let meant = match command {
-                "check" | "diagnose" => "doctor",
-                "list" | "ls" | "ps" => "status",
-                "fix" => "attach",
-                "exec" | "start" => "run",
-                "stop" | "unfix" => "detach",
-                _ => return error,
-            };
-            error.insert(
-                ContextKind::SuggestedSubcommand,
-                ContextValue::Strings(vec![meant.into()]),
-            );
-        }
-        ErrorKind::UnknownArgument => {
-            let number = match error.get(ContextKind::InvalidArg) {
-                Some(ContextValue::String(number)) if number.parse::<u32>().is_ok() => number,
-                _ => return error,
-            };
-            let tip = match command {
-                "trace" => format!("`fastpath trace -p {number}` counts the calls of process {number}"),
-                "probe" => format!("`fastpath doctor {number}` judges process {number}"),
-                "status" => format!("`fastpath status --watch={number}` repeats every {number} seconds"),
-                _ => return error,
-            };
-            error.insert(
-                ContextKind::Suggested,
-                ContextValue::StyledStrs(vec![StyledStr::from(tip)]),
-            );
-        }
-        _ => {}
-    }
-    error
-}
-
-#[derive(Subcommand)]
-pub enum Command {
-    Probe(Probe),
-    Doctor(Doctor),
-    Run(Run),
-    Attach(Attach),
-    Detach(Detach),
-    Status(Status),
-    Bench(Bench),
-    Guard(Guard),
-    Audit(Audit),
-    Trace(Trace),
-    Export(Export),
-    Report(Report),
-    InstallLibrary(InstallLibrary),
-    /// Write the man pages to a directory
-    #[command(hide = true)]
-    Man {
-        /// Directory to write to
-        directory: std::path::PathBuf,
-    },
-    /// Print the JSON Schema of a command's --json
-    #[command(hide = true)]
-    Schema {
-        /// The command
-        #[arg(value_parser = crate::document::COMMANDS)]
-        command: String,
-    },
-    /// Write a shell's completions to standard output
-    Completions {
-        /// The shell
-        shell: clap_complete::Shell,
-    },
-}
 
 /// Show which path every clock takes here, and what a call costs
 #[derive(clap::Args)]
@@ -391,27 +224,6 @@ pub struct Report {
     pub files: Vec<PathBuf>,
 }
 
-/// Copy libfastpath-preload.so to a directory that containers mount
-#[derive(clap::Args)]
-#[command(after_help = "\
-An image without a shell puts the library on its node in this way: the Helm chart's init container runs it, with the node's directory mounted.
-
-The directory is created if it does not exist. An existing library is replaced atomically; a file with the same content is kept. Processes that \
-have loaded the previous one keep it. Every user can read the library, whatever the umask is.
-
-Exit status: 0; 2 usage error; 66 the library cannot be read; 74 it cannot be written.
-
-  fastpath install-library /var/lib/fastpath")]
-pub struct InstallLibrary {
-    /// Directory to copy to
-    #[arg(value_name = "DIRECTORY")]
-    pub directory: PathBuf,
-
-    /// Library to copy, instead of the libfastpath-preload.so beside this program
-    #[arg(long, value_name = "FILE")]
-    pub from: Option<PathBuf>,
-}
-
 /// Allowed paths; empty: any.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Paths(pub Vec<fastpath_measure::Path>);
@@ -526,195 +338,13 @@ fn seconds(text: &str) -> Result<std::time::Duration, String> {
 }
 
 /// Parses `1`, `0.5`: the time between two looks.
-fn interval(text: &str) -> Result<std::time::Duration, String> {
+pub(super) fn interval(text: &str) -> Result<std::time::Duration, String> {
     let number = text
         .parse::<f64>()
         .ok()
         .filter(|seconds| (0.1..=86_400.0).contains(seconds));
     let number = number.ok_or_else(|| "seconds, 0.1 to 86400, are needed".to_owned())?;
     Ok(std::time::Duration::from_secs_f64(number))
-}
-
-/// Start a program on fast clocks, a synthetic vDSO
-#[derive(clap::Args)]
-#[command(after_help = "\
-The program runs in this process: it keeps the PID, parent, terminal, environment, descriptors, and exit status. Descendants are served \
-too; setuid programs and debugged programs run unchanged.
-
-Exit status: the program's; 125 the program could not be served, with --require; 126 it cannot be executed; \
-127 it was not found; 2 usage error.
-
-  fastpath run -- redis-server           only clocks that are slow on this host
-  fastpath run --clocks all -- ./app     all of its clocks
-  fastpath run --without-vdso -- ./app   ./app as on a host without fast clocks")]
-pub struct Run {
-    #[arg(long, value_name = "auto|all|LIST", help = Clocks::HELP)]
-    pub clocks: Option<Clocks>,
-
-    /// Exit with 125 if the program cannot be served, instead of running it untouched. It starts some milliseconds later, when its clocks are
-    /// served; without this option they are served from about a millisecond after its start
-    #[arg(long)]
-    pub require: bool,
-
-    /// Use a counter (TSC) for which the CPU does not guarantee a constant rate; without this option it is refused. The
-    /// counter is sampled 100 times a second instead of 10, and the CPUs are compared up to 100 times a second: 1 to 2
-    /// % of one CPU in all. If the machine is too busy for that, reads are slow. A counter that goes wrong is read
-    /// wrong until the error is detected: by up to 40 ms, for up to 20 ms on two CPUs and longer on more
-    /// (docs/counter.md)
-    #[arg(long)]
-    pub trust_counter: bool,
-
-    /// Also answer the system calls for time in the code of the program and of those that it starts, as static, old and
-    /// raw-calling programs make them: their instructions are redirected where that is proven to change nothing else
-    /// (docs/rescue.md). All clocks are served unless --clocks names others
-    #[arg(long)]
-    pub rescue: bool,
-
-    /// Start the program as on a host with vdso=0
-    #[arg(long)]
-    pub without_vdso: bool,
-
-    /// Print the time of each step of the start, or that nothing needs fixing, on standard error
-    #[arg(long, short)]
-    pub verbose: bool,
-
-    /// Print no warning if the program runs untouched because it cannot be served
-    #[arg(long, short, conflicts_with = "verbose")]
-    pub quiet: bool,
-
-    /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD", value_hint = clap::ValueHint::CommandWithArguments)]
-    pub command: Vec<OsString>,
-}
-
-/// Put running processes on fast clocks, a synthetic vDSO
-#[derive(clap::Args)]
-#[command(group(clap::ArgGroup::new("which").args(["named", "cgroup", "unit"]).required(true).multiple(true)), after_help = "\
-The process is not restarted: its threads are stopped for a few milliseconds, and calls that wait go on waiting. A helper process, or \
-fastpathd, refreshes the clocks from then on; if that ends, reads fall back to the kernel. `fastpath detach` works at any time.
-
-Needs permission to trace the process: the same user where Yama permits it, root, or CAP_SYS_PTRACE. Children that a process forks stay \
-attached.
-
-Exit status: 0; else that of the first process refused, which is left untouched:
-   2  usage error                  11  a seccomp filter that cannot be suspended
-   3  no such process              12  its vDSO's code cannot be written
-   4  a kernel thread              13  it may not read the counter (PR_SET_TSC)
-   5  it has ended (a zombie)      14  a thread does not stop, a stack cannot be
-   6  it is being traced               read, or it shares memory or files
-   7  no permission                16  the counter is not trusted, or no page
-   8  attached, or under `run`     17  another tool changed its code (--children
-   9  no 64-bit program here           may have served its own clocks)
-  10  it has no vDSO               18  fastpathd's policy says never
-                                   70  another error
-
-  fastpath attach postgres            all processes of that name
-  fastpath attach --unit redis        all processes of a service
-  fastpath attach 1234 --clocks all   also clocks that are fast here")]
-pub struct Attach {
-    #[arg(long, value_name = "auto|all|LIST", help = Clocks::HELP)]
-    pub clocks: Option<Clocks>,
-
-    /// Also serve the programs that the processes execute
-    #[arg(long)]
-    pub children: bool,
-
-    /// Use a counter (TSC) for which the CPU does not guarantee a constant rate; see `fastpath run --help`
-    #[arg(long)]
-    pub trust_counter: bool,
-
-    /// Also answer the system calls for time in the program's own code, as static, old and raw-calling programs make
-    /// them: their instructions are redirected where that is proven to change nothing else (docs/rescue.md)
-    #[arg(long)]
-    pub rescue: bool,
-
-    /// Print how long each process was stopped, on standard error
-    #[arg(long, short)]
-    pub verbose: bool,
-
-    #[command(flatten)]
-    pub processes: Processes,
-
-    #[command(flatten)]
-    pub quiet: Quiet,
-}
-
-/// Leaves out the list of changes, which `attach` and `detach` print on standard error
-#[derive(clap::Args)]
-pub struct Quiet {
-    /// Print no line for each process that was changed
-    #[arg(long, short)]
-    pub quiet: bool,
-}
-
-/// Selects processes
-#[derive(clap::Args)]
-#[group(skip)]
-pub struct Processes {
-    /// PIDs, or names of programs: all processes with that name
-    #[arg(value_name = "PID|NAME")]
-    pub named: Vec<Named>,
-
-    /// All processes of a control group and of the groups below it: /system.slice/app.service, or its directory
-    #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::DirPath)]
-    pub cgroup: Option<PathBuf>,
-
-    /// All processes of a systemd unit
-    #[arg(long, value_name = "NAME")]
-    pub unit: Option<String>,
-}
-
-/// Remove fastpath from attached processes
-#[derive(clap::Args)]
-#[command(group(clap::ArgGroup::new("which").args(["named", "cgroup", "unit", "all"]).required(true).multiple(true)), after_help = "\
-Restores the kernel's bytes at the entry points, and unmaps fastpath's memory once no thread executes in it. If a thread does not leave it, \
-the memory stays mapped and unused, and another `detach` or the next `attach` removes it.
-
-Exit status: 0; 15 a process is not attached; 8 it was started by `fastpath run`; else as in `fastpath attach --help`.
-
-  fastpath detach postgres       all processes of that name
-  fastpath detach --all          all that `fastpath status` lists as attached")]
-pub struct Detach {
-    #[command(flatten)]
-    pub processes: Processes,
-
-    /// All attached processes
-    #[arg(long, conflicts_with_all = ["named", "cgroup", "unit"])]
-    pub all: bool,
-
-    /// Do not ask before --all, as it is done for root on a terminal
-    #[arg(long, short, requires = "all")]
-    pub yes: bool,
-
-    #[command(flatten)]
-    pub quiet: Quiet,
-}
-
-/// List the processes that fastpath serves
-#[derive(clap::Args)]
-#[command(after_help = "\
-AGE is the age of the last refresh, normally at most 100 ms. RESIDUAL is the error against the kernel's clock that the refresh measured. \
-FALLBACKS counts how often clocks were withdrawn from the page, so that reads fell back to the kernel. If fastpathd runs, status also asks it \
-which rule of its policy attached each process, and for its own state.
-
-With --watch, a line with the time precedes each table. On a terminal the table is redrawn in place, cut to the terminal's size; elsewhere, or \
-if TERM is dumb, the tables follow each other.
-
-Exit status: 0, also after SIGINT (Ctrl-C), SIGTERM and SIGHUP; 2 usage error; 69 processes cannot be listed (no /proc); 74 the output \
-cannot be written, or its reader is gone.
-
-  fastpath status --watch           redrawn every second
-  fastpath status --watch=0.2       five times a second
-  fastpath status --json --watch=60 >>log   a line of JSON every minute")]
-pub struct Status {
-    /// Print one line of JSON; docs/json.md describes it
-    #[arg(long)]
-    pub json: bool,
-
-    /// Repeat until Ctrl-C, every second or at this interval in seconds, 0.1 to 86400
-    #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
-          value_parser = interval)]
-    pub watch: Option<std::time::Duration>,
 }
 
 /// Find programs that will never take the fast path, without running them
@@ -818,6 +448,7 @@ mod tests {
             assert!(listen_at(wrong).is_err(), "{wrong}");
         }
     }
+
     #[test]
     fn an_interval_is_a_tenth_of_a_second_to_a_day() {
         for right in ["0.1", "1", "86400"] {
@@ -825,42 +456,6 @@ mod tests {
         }
         for wrong in ["0", "0.09", "-1", "86401", "inf", "NaN", "1s", ""] {
             assert!(interval(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_definition_of_the_command_line_is_sound() {
-        Args::command().debug_assert();
-    }
-
-    #[test]
-    fn help_fits_on_a_screen_and_names_every_command() {
-        let mut command = Args::command().term_width(80);
-        let help = |words: &[&str]| {
-            let words = ["fastpath"].iter().chain(words);
-            let shown = Args::command().term_width(80).try_get_matches_from(words);
-            shown.expect_err("help").to_string()
-        };
-        let short = help(&[]);
-        assert!(short.lines().count() < 24, "{short}");
-        command.build();
-        for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
-            let name = command.get_name();
-            if name != "help" {
-                assert!(short.contains(&format!("\n  {name} ")), "{name}: {short}");
-                assert!(help(&[name, "--help"]).lines().count() <= 60, "{name}");
-                // A row of a table or an example that is wrapped has lost its form.
-                let whole = Args::command()
-                    .term_width(1000)
-                    .try_get_matches_from(["fastpath", name, "--help"]);
-                let whole = whole.expect_err("help").to_string();
-                let is_row =
-                    |line: &&str| line.starts_with("  ") && line[2..].starts_with(|c: char| c.is_ascii_lowercase());
-                let wide: Vec<_> = whole.lines().filter(is_row).filter(|line| line.len() > 80).collect();
-                assert!(wide.is_empty(), "{name}: {wide:#?}");
-            }
         }
     }
 
