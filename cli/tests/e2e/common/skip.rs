@@ -8,7 +8,7 @@ pub use record::{give_up, has_seccomp_filter, needs_root, skip};
 /// Skips a test that needs a namespace, for the reason that none can be made here.
 pub fn skip_namespaces() {
     if needs_root().is_some() {
-        skip("this kernel makes no such namespace");
+        skip("this kernel, or a chroot, makes no such namespace");
     }
 }
 
