@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::common::{Pid, fastpath, finish, needs_root, start, wait_until};
+use crate::common::{Pid, fastpath, finish, needs_perf_events, start, wait_until};
 
 const FASTPATH: &str = env!("CARGO_BIN_EXE_fastpath");
 const NOT_WRITTEN: i32 = 74;
@@ -21,7 +21,7 @@ fn commands() -> Vec<&'static str> {
         "guard --json",
     ];
     commands.extend(["audit /bin/true", "audit --sarif /bin/true"]);
-    if needs_root().is_some() {
+    if needs_perf_events().is_some() {
         commands.extend(["trace -d 0.1", "trace -d 0.1 --json"]);
     }
     commands
@@ -79,7 +79,7 @@ fn a_standard_error_that_cannot_be_written_changes_no_result() {
 
 #[test]
 fn two_traces_at_once_see_the_same_calls() {
-    let Some(()) = needs_root() else { return };
+    let Some(()) = needs_perf_events() else { return };
     let Some(asker) = crate::common::helper_program("ask-the-time", "cc", &["-g"]) else {
         return;
     };
@@ -111,7 +111,7 @@ fn two_traces_at_once_see_the_same_calls() {
 #[test]
 fn when_trace_is_killed_the_program_continues_or_ends_with_it() {
     for (by, goes_on) in [("bpf", true), ("ptrace", false)] {
-        if by == "bpf" && needs_root().is_none() {
+        if by == "bpf" && needs_perf_events().is_none() {
             continue;
         }
         let trace = start(fastpath(&[

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::common::terminal::output_to_terminal;
-use crate::common::{Pid, fastpath, finish, helper_program, install, needs_root, skip, start, tool, wait_until};
+use crate::common::{Pid, fastpath, finish, helper_program, install, needs_perf_events, skip, start, tool, wait_until};
 
 const NO_SUCH_PROCESS: i32 = 3;
 const CANNOT_COUNT: i32 = 69;
@@ -67,7 +67,7 @@ fn every_call_is_counted_with_its_cost_and_reason_by_both_methods() {
         &["own", "cpu"]
     };
     for by in ["bpf", "ptrace"] {
-        if by == "bpf" && needs_root().is_none() {
+        if by == "bpf" && needs_perf_events().is_none() {
             continue;
         }
         let report = traced(&["--by", by], &[&[asker.as_str(), "500"], ways].concat(), ITS_STATUS);
@@ -148,7 +148,7 @@ fn counted_by_bpftrace(command: &[&str]) -> Option<u64> {
 
 #[test]
 fn the_count_agrees_with_strace_and_bpftrace() {
-    let Some(()) = needs_root() else { return };
+    let Some(()) = needs_perf_events() else { return };
     let Some(asker) = helper_program("ask-the-time", "cc", &["-static", "-g"]) else {
         return;
     };
@@ -186,7 +186,7 @@ fn programs_without_a_c_library_and_vsyscalls_have_reasons_of_their_own() {
         })
         .expect_success();
         for by in ["bpf", "ptrace"] {
-            if by == "bpf" && needs_root().is_none() {
+            if by == "bpf" && needs_perf_events().is_none() {
                 continue;
             }
             let report = traced(&["--by", by], &[program], 0);
@@ -198,7 +198,7 @@ fn programs_without_a_c_library_and_vsyscalls_have_reasons_of_their_own() {
 /// The text of a terminal with the table, as often as it was drawn.
 #[test]
 fn on_a_terminal_the_table_is_redrawn_in_place() {
-    let (Some(()), Some(asker)) = (needs_root(), asker()) else {
+    let (Some(()), Some(asker)) = (needs_perf_events(), asker()) else {
         return;
     };
     let endless = start({
@@ -250,7 +250,7 @@ fn on_a_terminal_the_table_is_redrawn_in_place() {
 
 #[test]
 fn short_lived_processes_are_counted_by_name() {
-    let (Some(()), Some(asker)) = (needs_root(), asker()) else {
+    let (Some(()), Some(asker)) = (needs_perf_events(), asker()) else {
         return;
     };
     let script = format!("for i in $(seq 30); do {asker} 10 own; done; exit 3");
@@ -271,7 +271,7 @@ fn sees_callers_of_vsyscalls(by: &str) -> bool {
 fn stacks_name_the_function_that_calls_and_its_library() {
     let Some(asker) = asker() else { return };
     for by in ["bpf", "ptrace"] {
-        if by == "bpf" && needs_root().is_none() {
+        if by == "bpf" && needs_perf_events().is_none() {
             continue;
         }
         let ways: &[&str] = if sees_callers_of_vsyscalls(by) {
@@ -304,7 +304,7 @@ fn stacks_name_the_function_that_calls_and_its_library() {
 
 #[test]
 fn without_bpf_ptrace_gives_the_same_counts_and_a_message() {
-    let (Some(()), Some(_)) = (needs_root(), tool("setpriv")) else {
+    let (Some(()), Some(_)) = (needs_perf_events(), tool("setpriv")) else {
         return;
     };
     let Some(asker) = asker() else { return };
@@ -358,7 +358,7 @@ fn without_bpf_ptrace_gives_the_same_counts_and_a_message() {
 
 #[test]
 fn calls_without_room_in_the_table_are_counted_as_lost() {
-    let (Some(()), Some(asker)) = (needs_root(), asker()) else {
+    let (Some(()), Some(asker)) = (needs_perf_events(), asker()) else {
         return;
     };
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -379,7 +379,7 @@ fn calls_without_room_in_the_table_are_counted_as_lost() {
 
 #[test]
 fn only_the_given_process_is_watched_for_the_given_time() {
-    let (Some(()), Some(asker)) = (needs_root(), asker()) else {
+    let (Some(()), Some(asker)) = (needs_perf_events(), asker()) else {
         return;
     };
     let endless = |_| {
@@ -408,7 +408,7 @@ fn only_the_given_process_is_watched_for_the_given_time() {
 
 #[test]
 fn a_command_continues_after_its_time_and_keeps_its_status() {
-    let Some(()) = needs_root() else { return };
+    let Some(()) = needs_perf_events() else { return };
     let directory = tempfile::tempdir().expect("a directory");
     let [written, go] = ["report", "go"].map(|name| directory.path().join(name));
     let mut trace = fastpath(&["trace", "-d", "0.3", "--json", "-o"]);
@@ -442,7 +442,7 @@ fn impossible_requests_have_a_message_and_an_exit_status() {
     finish(fastpath(&["trace", "-o", "/nonexistent/file", "--", "true"])).expect_code(NOT_WRITTEN);
     let shown = finish(fastpath(&["trace", "-o", "-", "--", "true"])).expect_success();
     assert!(shown.out.contains("system calls to read clocks"), "{shown:#?}");
-    let Some(()) = needs_root() else { return };
+    let Some(()) = needs_perf_events() else { return };
     let mut closed = Command::new("sh");
     closed.args(["-c", "exec \"$0\" trace -d 0.1 >&-", env!("CARGO_BIN_EXE_fastpath")]);
     finish(closed).expect_code(NOT_WRITTEN);
@@ -451,7 +451,7 @@ fn impossible_requests_have_a_message_and_an_exit_status() {
 /// PIDs of this namespace would be looked up among those of another.
 #[test]
 fn no_process_gets_a_wrong_name_if_proc_is_another_namespaces() {
-    let (Some(()), Some(_)) = (needs_root(), tool("unshare")) else {
+    let (Some(()), Some(_)) = (needs_perf_events(), tool("unshare")) else {
         return;
     };
     let mut unshare = Command::new("unshare");

@@ -15,7 +15,7 @@ pub use command::{
 };
 pub use processes::{Pid, wait_until};
 pub use programs::{go_program, helper_program, install, install_script, make, program, program_32};
-pub use skip::{has_seccomp_filter, needs_root, skip, skip_namespaces, tool};
+pub use skip::{has_seccomp_filter, needs_perf_events, needs_root, skip, skip_namespaces, tool};
 
 /// Defines tests by a check and the arguments of each: `tests! { check: name("argument"); }`.
 macro_rules! tests {
