@@ -25,8 +25,12 @@ fn build() -> Result<(), String> {
     }
     let out = PathBuf::from(env::var("OUT_DIR").map_err(|e| format!("OUT_DIR: {e}"))?);
     let [header_path, source] = [out.join("fastpath-clock.h"), out.join("clock.c")];
-    let code = "#define FASTPATH_CLOCK_IMPLEMENTATION\n#define FASTPATH_CLOCK_PUBLISH\n#include <fastpath-clock.h>\n";
-    for (path, text) in [(&header_path, &*header(&repository)?), (&source, code)] {
+    let publish = match env::var_os("CARGO_FEATURE_PUBLISH") {
+        Some(_) => "#define FASTPATH_CLOCK_PUBLISH\n",
+        None => "",
+    };
+    let code = format!("#define FASTPATH_CLOCK_IMPLEMENTATION\n{publish}#include <fastpath-clock.h>\n");
+    for (path, text) in [(&header_path, &*header(&repository)?), (&source, &*code)] {
         fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?;
     }
     let mut compiler = cc::Build::new();

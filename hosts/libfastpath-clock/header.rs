@@ -1,4 +1,4 @@
-/// Returns `fastpath-clock.h`, one file for all ISAs: `c/fastpath-clock.h` with each header and source of the
+/// Returns `fastpath-clock.h`, one file for all ISAs: `c/interface.h` with each header and source of the
 /// repository that it includes in the place where it does so first.
 ///
 /// Names that begin with `fp_` get a longer prefix, so that they conflict with none of the program's.
@@ -8,7 +8,7 @@ pub fn header(repository: &Path) -> Result<String, String> {
         seen: Vec::new(),
         text: String::new(),
     };
-    out.file("fastpath-clock.h")?;
+    out.file("interface.h")?;
     Ok(with_longer_names(&out.text))
 }
 

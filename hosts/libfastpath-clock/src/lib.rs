@@ -9,7 +9,13 @@ use std::io;
 use std::ops::{Add, AddAssign, RangeInclusive, Sub, SubAssign};
 use std::time::{Duration, SystemTime};
 
-use fastpath::fastpath_reason_string;
+#[cfg(feature = "publish")]
+use fastpath as _;
+
+/// The reasons for which a page has no times, as the publisher defines them.
+#[allow(dead_code)]
+#[path = "../../../core/page/src/reason.rs"]
+mod reason;
 
 /// `struct fastpath_clock_evidence`
 #[repr(C)]
@@ -66,8 +72,8 @@ impl Source {
     }
 }
 
-/// Finds a page: asks fastpathd for one (waits at most two seconds); else, if `may_publish`, publishes in a thread of this
-/// process. Call it before the program starts threads and installs seccomp filters. If the source is the kernel, it may be
+/// Finds a page: asks fastpathd for one (waits at most two seconds); else, if `may_publish` and with the feature `publish`,
+/// publishes in a thread of this process. Call it before the program starts threads and installs seccomp filters. If the source is the kernel, it may be
 /// called again later; otherwise the page stays for the life of the process.
 pub fn open(may_publish: bool) -> Source {
     Source::from_number(fastpath_clock_open(if may_publish { MAY_PUBLISH } else { 0 }))
@@ -122,8 +128,7 @@ pub fn evidence() -> Evidence {
         facts.assume_init()
     };
     let why_not = if facts.tried.is_null() {
-        // SAFETY: the function returns a text of static life for each number.
-        (facts.reason != 0).then(|| text(unsafe { CStr::from_ptr(fastpath_reason_string(facts.reason)) }))
+        reason::Reason::from_code(facts.reason).map(|reason| text(reason.description()))
     } else {
         // SAFETY: with `tried`, both are texts of static life.
         let [mut why, said] = [facts.tried, facts.said].map(|part| text(unsafe { CStr::from_ptr(part) }));
