@@ -45,8 +45,9 @@ impl Host {
 
     /// Returns the steps to take; those with an immediate effect come first.
     pub fn steps(&self) -> Vec<Remedy> {
-        let step = |does: &str, cost: &str| Remedy {
-            id: "".into(),
+        // The ids are doctor's: a fleet lists a step once, whether a host was probed or examined.
+        let step = |id: &'static str, does: &str, cost: &str| Remedy {
+            id: id.into(),
             when: When::Now,
             does: does.to_owned(),
             cost: cost.to_owned(),
@@ -54,18 +55,20 @@ impl Host {
         match (&self.doctor, self.verdict()) {
             (Some(doctor), _) if !doctor.remedies.is_empty() => doctor.remedies.clone(),
             (_, Verdict::Healthy) => vec![step(
+                "",
                 "nothing needs to be fixed; `fastpath guard` in CI, or `fastpath export` for Prometheus, reports when that changes",
                 "",
             )],
             (None, Verdict::Slow) => vec![
-                step("`fastpath doctor` on the host explains why", "a second"),
+                step("examine", "`fastpath doctor` on the host explains why", "a second"),
                 step(
+                    "run",
                     "`fastpath run -- PROGRAM` starts a program on the fast path",
                     "a start of the program",
                 ),
             ],
-            (None, _) => vec![step("`fastpath doctor` on the host examines it", "a second")],
-            (Some(_), _) => vec![step("there is no remedy; see the findings below", "")],
+            (None, _) => vec![step("examine", "`fastpath doctor` on the host examines it", "a second")],
+            (Some(_), _) => vec![step("", "there is no remedy; see the findings below", "")],
         }
     }
 
@@ -188,5 +191,11 @@ mod tests {
         let (a, b) = (samples::slow("a"), samples::slow("b"));
         let steps = fleet_steps(&[&a, &b]);
         assert!(!steps.is_empty() && steps.iter().all(|(_, hosts)| hosts.len() == 2));
+
+        let mut probed = samples::slow("c");
+        probed.doctor = None;
+        let steps = fleet_steps(&[&a, &probed]);
+        let of_run = steps.iter().filter(|(step, _)| step.does.contains("fastpath run"));
+        assert_eq!(of_run.map(|(_, hosts)| hosts.len()).collect::<Vec<_>>(), [2]);
     }
 }

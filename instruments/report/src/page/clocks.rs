@@ -62,8 +62,8 @@ fn clocks(host: &Host, at: &str) -> Markup {
                 tr {
                     th scope="col" { "Clock" }
                     th scope="col" { "Verdict" }
-                    th scope="col" { "Path" }
                     th.number scope="col" { (best) }
+                    th scope="col" { "Path" }
                     @if has_spread {
                         th.number scope="col" { "p50" }
                         th.number scope="col" { "p99" }
@@ -79,8 +79,8 @@ fn clocks(host: &Host, at: &str) -> Markup {
                     tr data-clock=(shown(&clock.clock)) {
                         th scope="row" { (breakable(&clock.clock)) }
                         td { (verdict(clock.verdict)) }
-                        td { (path(clock.path, &at)) }
                         (cost_cell(&format!("{at}/ns"), clock.ns))
+                        td { (path(clock.path, clock.verdict, &at)) }
                         @if has_spread {
                             @match spread_of(&clock.clock) {
                                 Some((spread, at)) => {
@@ -153,8 +153,8 @@ fn functions(host: &Host, at: &str) -> Markup {
                 tr {
                     th scope="col" { "Function" }
                     th scope="col" { "Verdict" }
-                    th scope="col" { "Path" }
                     th.number scope="col" { "Cost" }
+                    th scope="col" { "Path" }
                     th.number scope="col" { "System call" }
                     @if explained { th scope="col" { "Why" } }
                 }
@@ -165,8 +165,8 @@ fn functions(host: &Host, at: &str) -> Markup {
                     tr {
                         th scope="row" { (breakable(&function.function)) }
                         td { (verdict(function.verdict)) }
-                        td { (path(function.path, &at)) }
                         (cost_cell(&format!("{at}/ns"), function.ns))
+                        td { (path(function.path, function.verdict, &at)) }
                         (cost_cell(&format!("{at}/syscall_ns"), function.syscall_ns))
                         @if explained { (why(function.why.as_deref())) }
                     }
@@ -187,10 +187,14 @@ fn functions(host: &Host, at: &str) -> Markup {
     scrolling("Table of functions", table)
 }
 
-/// Renders a path by its shape, its colour and its word.
-pub(super) fn path(path: Path, at: &str) -> Markup {
+/// Renders a path by its shape, its colour and its word. Where no host has another path, its colour is no warning.
+pub(super) fn path(path: Path, verdict: CallVerdict, at: &str) -> Markup {
+    let colour = match verdict {
+        CallVerdict::SyscallOnly => "only",
+        _ => path.word(),
+    };
     html! {
-        span.path.{ "path-" (path.word()) } {
+        span.path.{ "path-" (colour) } {
             span aria-hidden="true" { (shape(path)) " " }
             span data-text={ (at) "/path" } { (path.word()) }
         }

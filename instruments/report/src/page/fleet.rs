@@ -75,8 +75,8 @@ fn table(hosts: &[(&Host, &str, usize)]) -> Markup {
                 tr {
                     th scope="col" { "Host" }
                     th scope="col" { "Verdict" }
-                    th scope="col" { "Path" }
                     th.number scope="col" { "Cost" }
+                    th scope="col" { "Path" }
                     th.number scope="col" { "System call" }
                     th.number scope="col" { "Slow calls" }
                     th scope="col" { "Clocksource" }
@@ -101,8 +101,8 @@ fn row(host: &Host, label: &str, index: usize) -> Markup {
         tr data-host=(label) data-verdict=(host.verdict().word()) {
             th scope="row" { a href={ "#h" (index) "-host" } { (breakable(label)) } }
             td data-sort=(host.verdict() as u8) { (badge(host.verdict())) }
-            td { @match monotonic { Some(clock) => (clocks::path(clock.path, &at)), None => span.none { "–" } } }
             (cost_cell(&format!("{at}/ns"), monotonic.and_then(|clock| clock.ns)))
+            td { @match monotonic { Some(clock) => (clocks::path(clock.path, clock.verdict, &at)), None => span.none { "–" } } }
             (cost_cell(&format!("{at}/syscall_ns"), monotonic.and_then(|clock| clock.syscall_ns)))
             td.number data-sort=(slow) { (slow) }
             td { (shown(facts.clocksource.as_deref().unwrap_or("unknown"))) }
