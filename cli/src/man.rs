@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 
 use clap::Command;
+use clap::builder::StyledStr;
 use clap_mangen::Man;
 use roff::{Roff, roman};
 
@@ -59,8 +60,16 @@ fn write_built(command: &Command, section: &'static str, siblings: &[Page], dire
         page.render_subcommands_section(&mut text)?;
     }
     let name = title(command);
-    let long = command.get_after_long_help().or(command.get_after_help());
-    let mut ours = Sections::parse(&long.map(ToString::to_string).unwrap_or_default());
+    // A long help repeats the short one, a list of the commands, which have a section already.
+    let text_of = |help: Option<&StyledStr>| help.map(ToString::to_string).unwrap_or_default();
+    let (short, long) = (
+        text_of(command.get_after_help()),
+        text_of(command.get_after_long_help()),
+    );
+    let mut ours = Sections::parse(match &*long {
+        "" => &short,
+        long => long.strip_prefix(&*short).unwrap_or(long),
+    });
     ours.0.push(("FILES", files(&name).join("\n")));
     ours.0.push(("SEE ALSO", see_also(&name, siblings)));
     ours.render(&mut text)?;

@@ -35,6 +35,7 @@ Keep watch
 Set up
   install-library     copy libfastpath-preload.so to where containers find it
   completions SHELL   what a shell completes
+  schema COMMAND      the JSON Schema of a command's --json
 `fastpath COMMAND --help` says more, `fastpath --help` lists exit statuses.";
 
 /// Help without the list of commands that clap would make.
@@ -42,7 +43,7 @@ const TEMPLATE: &str = "{about}\n\n{usage-heading} {usage}{after-help}";
 
 /// Statuses of crate::exit.
 const EXIT_STATUSES: &str = "\
-Exit status, for all commands except the status of a program that `run` or `trace` started:
+Exit status: of all commands, except that of a program that `run` or `trace` started:
    0  done; nothing is slow, broken or found
    1  something is slow, broken or found
    2  usage error
@@ -54,6 +55,11 @@ Exit status, for all commands except the status of a program that `run` or `trac
   74  the output cannot be written
   125 to 127  run: not served (--require); not executable; not found";
 
+const EXAMPLES: &str = "  fastpath doctor           are clocks slow here, and why
+  fastpath run -- ./app     start a program on fast clocks
+  fastpath attach 1234      put a running process on fast clocks
+  fastpath detach 1234      revert that";
+
 /// Finds, fixes and guards slow clock reads on Linux
 #[derive(Parser)]
 #[command(
@@ -64,7 +70,7 @@ Exit status, for all commands except the status of a program that `run` or `trac
     max_term_width = 100,
     help_template = TEMPLATE,
     after_help = OVERVIEW,
-    after_long_help = format!("{OVERVIEW}\n\n{EXIT_STATUSES}")
+    after_long_help = format!("{OVERVIEW}\n\n{EXIT_STATUSES}\n\n{EXAMPLES}")
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -76,6 +82,20 @@ pub struct Args {
 struct OnlyRun {
     #[command(flatten)]
     run: Run,
+}
+
+/// Returns the arguments without `-p` and `--pid`, where a process needs no option.
+fn without_pid_option(args: &[OsString]) -> Vec<OsString> {
+    let takes_process = |command: &OsString| command == "doctor" || command == "attach" || command == "detach";
+    if !args.get(1).is_some_and(takes_process) {
+        return args.to_vec();
+    }
+    let plain = args.iter().filter(|arg| *arg != "-p" && *arg != "--pid");
+    let plain = plain.map(|arg| match arg.to_str().and_then(|arg| arg.strip_prefix("--pid=")) {
+        Some(named) => named.into(),
+        None => arg.clone(),
+    });
+    plain.collect()
 }
 
 impl Args {
@@ -90,7 +110,7 @@ impl Args {
                 command: Command::Run(run),
             };
         }
-        Args::try_parse_from(args).unwrap_or_else(|error| end(&with_suggestion(error, args)))
+        Args::try_parse_from(without_pid_option(args)).unwrap_or_else(|error| end(&with_suggestion(error, args)))
     }
 }
 
@@ -113,7 +133,7 @@ fn with_suggestion(mut error: clap::Error, args: &[OsString]) -> clap::Error {
                 "list" | "ls" | "ps" => "status",
                 "fix" => "attach",
                 "exec" | "start" => "run",
-                "stop" | "unfix" => "detach",
+                "stop" | "unfix" | "undo" | "revert" | "remove" => "detach",
                 _ => return error,
             };
             error.insert(
@@ -122,14 +142,25 @@ fn with_suggestion(mut error: clap::Error, args: &[OsString]) -> clap::Error {
             );
         }
         ErrorKind::UnknownArgument => {
-            let number = match error.get(ContextKind::InvalidArg) {
-                Some(ContextValue::String(number)) if number.parse::<u32>().is_ok() => number,
-                _ => return error,
+            let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else {
+                return error;
             };
-            let tip = match command {
-                "trace" => format!("`fastpath trace -p {number}` counts the calls of process {number}"),
-                "probe" => format!("`fastpath doctor {number}` judges process {number}"),
-                "status" => format!("`fastpath status --watch={number}` repeats every {number} seconds"),
+            let is_number = word.parse::<u32>().is_ok();
+            let is_watched = args.iter().any(|arg| arg == "--watch" || arg == "-w");
+            let tip = match (command, &**word) {
+                ("trace", number) if is_number => {
+                    format!("`fastpath trace -p {number}` counts the calls of process {number}")
+                }
+                ("trace", name) if !name.starts_with('-') => format!(
+                    "`fastpath trace -- {name}` starts {name} and counts its calls; `fastpath trace -p {name}` counts those of a process that runs"
+                ),
+                ("status", number) if is_number && is_watched => {
+                    format!("`fastpath status --watch={number}` repeats every {number} seconds")
+                }
+                ("probe" | "status", number) if is_number => {
+                    format!("`fastpath doctor {number}` judges process {number}")
+                }
+                ("probe" | "status", "-p" | "--pid") => "`fastpath doctor PID` judges a process".to_owned(),
                 _ => return error,
             };
             error.insert(
@@ -164,7 +195,7 @@ pub enum Command {
         directory: std::path::PathBuf,
     },
     /// Print the JSON Schema of a command's --json
-    #[command(hide = true)]
+    #[command(after_help = "Exit status: 0; 2 usage error; 74 the output cannot be written.")]
     Schema {
         /// The command
         command: Document,

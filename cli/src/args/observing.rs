@@ -159,7 +159,7 @@ pub struct Guard {
 Serves http://ADDR:PORT/metrics, in OpenMetrics or Prometheus text as the client accepts, until SIGTERM or SIGINT. With \
 --textfile, writes the metrics once to a file for node_exporter's textfile collector, and replaces the file atomically.
 
-A scrape probes every clock, which takes about 10 ms of CPU time. Scrapes within --at-least seconds get the same result. The counter \
+A scrape probes every clock and reads the mappings of each process: some 45 ms of CPU time, and 65 ms for each thousand processes. Scrapes within --at-least seconds get the same result. The counter \
 is examined as by doctor every ten minutes. A client has five seconds; the 17th connection closes the oldest.
 
 Mappings of other users' processes are read with CAP_SYS_PTRACE; without it, fastpath_processes_unreadable counts these processes. \

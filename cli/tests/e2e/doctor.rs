@@ -612,6 +612,20 @@ fn the_verdict_on_another_users_process_is_unknown_with_the_reason() {
 }
 
 #[test]
+fn root_is_not_advised_to_run_doctor_as_root() {
+    let (Some(()), Some(_)) = (needs_root(), tool("setpriv")) else {
+        return;
+    };
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all", env!("CARGO_BIN_EXE_fastpath")]);
+    command.args(["doctor", "1"]);
+    let outcome = finish(command).expect_code(UNKNOWN);
+    let words = outcome.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("give root CAP_SYS_PTRACE"), "{outcome:#?}");
+    assert!(!words.contains("as root"), "{outcome:#?}");
+}
+
+#[test]
 fn a_process_hidden_by_hidepid_is_not_reported_as_missing() {
     let (_place, fastpath) = in_the_open();
     let script = format!(

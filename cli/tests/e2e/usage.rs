@@ -127,10 +127,54 @@ fn words_and_arguments_of_other_tools_are_corrected() {
         (&["trace", "1234"], "`fastpath trace -p 1234`"),
         (&["probe", "1234"], "`fastpath doctor 1234`"),
         (&["status", "--watch", "2"], "`fastpath status --watch=2`"),
+        (&["status", "1234"], "`fastpath doctor 1234`"),
+        (&["status", "-p", "1234"], "`fastpath doctor PID`"),
+        (&["trace", "ls"], "`fastpath trace -- ls`"),
+        (&["undo", "1234"], "'detach'"),
     ] {
         let outcome = finish(fastpath(arguments)).expect_code(2);
         assert!(outcome.err.contains(tip), "{outcome:#?}");
     }
+}
+
+#[test]
+fn a_process_may_be_named_by_the_option_of_other_tools() {
+    for words in [
+        &["doctor", "--pid", "4194304"][..],
+        &["doctor", "-p", "4194304"],
+        &["attach", "--pid=4194304"],
+        &["detach", "-p", "4194304"],
+    ] {
+        let outcome = finish(fastpath(words)).expect_code(3);
+        assert!(outcome.err.contains("4194304"), "{outcome:#?}");
+    }
+}
+
+#[test]
+fn the_help_lists_every_command_and_the_manual_shows_examples_of_it() {
+    let overview = finish(fastpath(&["-h"])).expect_success().out;
+    assert!(overview.lines().count() <= 24, "{overview}");
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut man = fastpath(&["man"]);
+    man.arg(directory.path());
+    finish(man).expect_success();
+    for entry in std::fs::read_dir(directory.path()).expect("a folder").flatten() {
+        let name = entry.file_name().into_string().expect("a name");
+        if let Some(command) = name.strip_prefix("fastpath-").and_then(|name| name.strip_suffix(".1")) {
+            assert!(overview.contains(&format!("\n  {command} ")), "{command}: {overview}");
+        }
+        let page = std::fs::read_to_string(entry.path()).expect("a page");
+        let examples = page.split_once(".SH EXAMPLES\n").map_or("", |(_, after)| after);
+        let examples = examples.split(".SH").next().unwrap_or_default().lines();
+        for line in examples.filter(|line| line.starts_with("  ")) {
+            assert!(line.contains("fastpath"), "{name}: {line}");
+        }
+    }
+    let page = std::fs::read_to_string(directory.path().join("fastpath.1")).expect("a page");
+    assert!(
+        page.contains(".SH EXAMPLES\n") && page.contains(".SH \"EXIT STATUS\"\n"),
+        "{page}"
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The kernel's messages about clocks: from its own buffer, or else from the file of a log daemon.
 
 use super::facts::KernelLog;
-use super::root::Root;
+use super::root::{Root, permission};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
@@ -57,7 +57,10 @@ pub(super) fn read(root: &Root) -> Option<KernelLog> {
         "the kernel's log, which says why a clocksource was rejected",
         &sources.join(", "),
         &first,
-        "run doctor as root, or look at `sudo dmesg | grep -iE 'tsc|clocksource'`",
+        &permission(
+            "CAP_SYSLOG",
+            "run doctor as root, or look at `sudo dmesg | grep -iE 'tsc|clocksource'`",
+        ),
     );
     None
 }

@@ -40,8 +40,7 @@ pub(super) fn look(root: &Root, process: &str, maps: &[Mapping]) -> Option<PageF
         }
         Ok((None, _)) => Some(PageFacts::default()),
         Err(error) => {
-            let remedy = "run doctor as that process's user, or as root";
-            root.miss("how fresh fastpath's page is", &file, &error, remedy);
+            root.miss("how fresh fastpath's page is", &file, &error, &crate::process::remedy());
             Some(PageFacts::default())
         }
     }

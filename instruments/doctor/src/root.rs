@@ -63,7 +63,8 @@ impl Root {
     }
 
     pub(super) fn bytes(&self, file: &str) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
+        // The kernel states no size: without room, the reads of each process's maps begin with 32 bytes.
+        let mut bytes = Vec::with_capacity(8 << 10);
         self.open(file)?.take(LONGEST).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
@@ -123,6 +124,17 @@ impl Root {
 
     pub(super) fn into_unseen(self) -> Vec<Unseen> {
         self.unseen.into_inner()
+    }
+}
+
+/// Returns what lets this user see what was hidden: `otherwise`, or for root, to whom that says nothing, the capability.
+pub(super) fn permission(capability: &str, otherwise: &str) -> String {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    match unsafe { libc::geteuid() } {
+        0 => format!(
+            "give root {capability}, which it lacks here, or ask what else forbids it: a security module, or a setting of the kernel"
+        ),
+        _ => otherwise.to_owned(),
     }
 }
 

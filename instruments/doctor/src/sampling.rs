@@ -2,7 +2,7 @@
 
 use super::counter_reads;
 use super::facts::{Process, Reads};
-use super::root::Root;
+use super::root::{Root, permission};
 use std::io;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -27,7 +27,10 @@ pub(super) fn end(sampling: Sampling, root: &Root, process: &mut Process) {
             "how much of its CPU time the process spends in clock reads",
             "perf_event_open",
             &error,
-            "run doctor as root, or set kernel.perf_event_paranoid to 2 and run it as the process's user",
+            &permission(
+                "CAP_PERFMON",
+                "run doctor as root, or set kernel.perf_event_paranoid to 2 and run it as the process's user",
+            ),
         ),
     }
 }
