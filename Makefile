@@ -86,6 +86,9 @@ bench-attach: build ## measure how long attach and detach stop processes of 100 
 bench-run: build ## measure what run adds to the start of a program, and to the programs that it executes
 	@./scripts/bench-run
 
+soak: build ## serve programs by a daemon for HOURS (1), and check that nothing grows, no clock goes back, and no program is refused
+	@./scripts/soak $(or $(HOURS),1)
+
 torture: build ## 1,000 cycles of attach and detach on each of sixteen programs that check their own work
 	@./scripts/setup test
 	$(ENV) FASTPATH_ATTACH_CYCLES=1000 cargo test --release --package fastpath attach_torture
@@ -175,4 +178,4 @@ help: ## print this list
 		} \
 		print line }'
 
-.PHONY: all build demo rehearsal test test-all docs image lab servers slews long walks static bench bench-attach bench-hosts bench-run torture hostile lib preload lint setup install install-programs packages uninstall clean help
+.PHONY: all build demo rehearsal test test-all docs image lab servers slews long walks static bench bench-attach bench-hosts bench-run torture soak hostile lib preload lint setup install install-programs packages uninstall clean help

@@ -61,6 +61,9 @@ pub(super) struct Served {
     pub(super) by: By,
     /// The rule of the daemon's policy that attached it.
     pub(super) rule: Option<usize>,
+    /// Whether the daemon's policy has come to say never for it since it was served.
+    #[serde(default)]
+    pub(super) is_forbidden: bool,
     /// The system calls for time in its own code that are redirected (`--rescue`).
     #[serde(default)]
     pub(super) rescued_sites: usize,
@@ -208,10 +211,7 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
     if maps.iter().any(is_publisher) {
         return None;
     }
-    let rule = of_daemon
-        .iter()
-        .find(|page| page.inode == inode)
-        .and_then(|page| page.rule);
+    let granted = of_daemon.iter().find(|page| page.inode == inode);
     let region = format!("/memfd:{}", fastpath_inject::redirection::REGION_NAME);
     let has_region = maps.iter().any(|mapping| mapping.name.starts_with(&region));
     let comm = fastpath_os::comm(pid).ok()?;
@@ -242,7 +242,8 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
             .filter(|_| cfg!(target_arch = "x86_64"))
             .map(is_in_vdso),
         unseen_library: journal.as_ref().and_then(|journal| journal.unseen_library(maps)),
-        rule,
+        rule: granted.and_then(|page| page.rule),
+        is_forbidden: granted.is_some_and(|page| page.is_forbidden),
         is_fresh: now.as_ref().map(|(reader, counter)| {
             let mut ids = clocks.iter();
             ids.any(|id| reader.read(id, counter).is_some())

@@ -129,12 +129,30 @@ fn text(status: &Status) -> String {
         output::fit(&mut table, &[6, 5]);
         format!("{}\n", table.trim_fmt())
     };
-    let outside = status.processes.iter().filter(|served| served.in_vdso == Some(false));
-    let outside: Vec<String> = outside.map(|served| served.pid.to_string()).collect();
+    text += &remarks(status);
+    if let Some(daemon) = &status.daemon {
+        text.extend(daemon.sentence().lines().map(output::fitted));
+    }
+    text
+}
+
+/// Returns the lines about some of the processes, below the table.
+fn remarks(status: &Status) -> String {
+    let mut text = String::new();
+    let pids = |is_meant: fn(&Served) -> bool| {
+        let meant = status.processes.iter().filter(|served| is_meant(served));
+        meant.map(|served| served.pid.to_string()).collect::<Vec<_>>()
+    };
+    let outside = pids(|served| served.in_vdso == Some(false)).join(", ");
     if !outside.is_empty() {
         text += &output::fitted(&format!(
-            "profilers do not find the callers of clock reads in {} (docs/limits.md)",
-            outside.join(", ")
+            "profilers do not find the callers of clock reads in {outside} (docs/limits.md)"
+        ));
+    }
+    let forbidden = pids(|served| served.is_forbidden).join(" ");
+    if !forbidden.is_empty() {
+        text += &output::fitted(&format!(
+            "the policy says never now, and these stay served: `fastpath detach {forbidden}`"
         ));
     }
     let unseen = |served: &Served| {
@@ -161,9 +179,6 @@ fn text(status: &Status) -> String {
             "{} {processes} could not be examined ({why})",
             status.unreadable
         ));
-    }
-    if let Some(daemon) = &status.daemon {
-        text.extend(daemon.sentence().lines().map(output::fitted));
     }
     text
 }

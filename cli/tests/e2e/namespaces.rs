@@ -32,6 +32,38 @@ fn served_inside(prefix: &[&str], command: &[&str]) -> Command {
 
 const PID_NAMESPACE: &[&str] = &["--pid", "--fork", "--mount-proc"];
 
+/// As docs/security-agents.md says: `vm.memfd_noexec` holds for a PID namespace.
+#[test]
+fn where_the_kernel_makes_no_executable_memfd_programs_are_served() {
+    const SETTING: &str = "/proc/sys/vm/memfd_noexec";
+    if needs_root().is_none() {
+        return;
+    }
+    if !std::path::Path::new(SETTING).exists() {
+        return skip("the kernel has no vm.memfd_noexec (Linux 6.3)");
+    }
+    let Some(prefix) = unshare(PID_NAMESPACE) else { return };
+    let fastpath = env!("CARGO_BIN_EXE_fastpath");
+    for value in [1, 2] {
+        let attach = match cfg!(target_arch = "x86_64") {
+            true => format!("sleep 60 & {fastpath} attach -q --clocks all $! && {fastpath} detach -q $! && kill $!"),
+            false => "true".to_owned(),
+        };
+        let script = format!(
+            "echo {value} >{SETTING} && {fastpath} run --clocks all --require -- {LEAF_IN_SHELL} && {attach}; cat {SETTING}"
+        );
+        comes_to(
+            || {
+                let mut run = Command::new(prefix[0]);
+                run.args(&prefix[1..]).args(["sh", "-ec", &script]);
+                run
+            },
+            0,
+            &format!("1\n{value}"),
+        );
+    }
+}
+
 #[test]
 fn the_first_process_of_a_container_is_served_and_keeps_its_exit_status() {
     let Some(prefix) = unshare(PID_NAMESPACE) else { return };

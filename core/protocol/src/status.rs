@@ -62,4 +62,7 @@ pub struct Page {
     /// The policy's rule by which this daemon attached the process: 1 for the first rule of the file at that time.
     #[serde(default)]
     pub rule: Option<usize>,
+    /// Whether the policy has come to say never for the process, which keeps its page until it is detached.
+    #[serde(default)]
+    pub is_forbidden: bool,
 }

@@ -80,6 +80,7 @@ struct Entry {
     lease: Lease,
     plan: Option<Plan>,
     was_found_again: bool,
+    is_forbidden: bool,
 }
 
 impl Entry {
@@ -211,6 +212,7 @@ impl Registry {
                 lease,
                 plan,
                 was_found_again,
+                is_forbidden: false,
             },
         );
         Ok(())
@@ -292,6 +294,16 @@ impl Registry {
         (pages, shown.next().map(|_| last))
     }
 
+    /// Notes which processes the policy forbids from now on, and returns them. Their pages stay.
+    pub(crate) fn forbid(&mut self, is_forbidden: impl Fn(Process) -> bool) -> Vec<i32> {
+        let mut pids = Vec::new();
+        for entry in self.entries.values_mut() {
+            entry.is_forbidden = is_forbidden(entry.owner.process);
+            pids.extend(entry.is_forbidden.then_some(entry.owner.process.pid));
+        }
+        pids
+    }
+
     /// Returns how often the publisher has woken up: it is alive as long as this changes.
     pub(crate) fn publishers_turns(&self) -> u64 {
         self.publisher.turns()
@@ -314,6 +326,7 @@ impl Entry {
             withdrawn: stats.withdrawn_reason.map(|reason| reason.to_string()),
             was_found_again: self.was_found_again,
             rule: self.owner.attached.as_ref().and_then(Attached::rule),
+            is_forbidden: self.is_forbidden,
         }
     }
 }

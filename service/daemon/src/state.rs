@@ -105,6 +105,15 @@ impl State {
                 let rules = policy.rules();
                 let s = if rules == 1 { "" } else { "s" };
                 say(Priority::Info, format_args!("the policy has {rules} rule{s} now"));
+                let is_forbidden = |process| rules > 0 && policy.excludes(&ProcessFacts::read(process));
+                for pid in self.registry.forbid(is_forbidden) {
+                    say(
+                        Priority::Warning,
+                        format_args!(
+                            "process {pid}, for which the policy says never now, stays served: `fastpath detach {pid}`"
+                        ),
+                    );
+                }
                 self.watcher.replace(policy);
                 self.policy_error = None;
             }

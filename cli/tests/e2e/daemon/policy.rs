@@ -9,7 +9,7 @@ use fastpath_protocol::Client;
 #[cfg(target_arch = "x86_64")]
 use super::page_of;
 use super::{Place, among_others};
-use crate::common::{Running, finish, install, needs_root, start, wait_until};
+use crate::common::{Running, fastpath, finish, install, needs_root, start, wait_until};
 #[cfg(target_arch = "x86_64")]
 use crate::common::{helper_program, program, tool, torture};
 
@@ -44,11 +44,17 @@ fn a_rule_attaches_processes_that_appear_and_those_that_are_there() {
         let page = page_of(running.pid());
         page.is_some() && place.status().pages.iter().any(|one| Some(one.inode) == page)
     });
-    torture::end(running);
-
     std::fs::write(&file, rule(path, "never")).expect("write");
     daemon.pid().signal(libc::SIGHUP);
     wait_until("the policy", || place.status().notices.is_none());
+    // What is attached stays so, and `status` says how to change that.
+    let mut status = fastpath(&["status"]);
+    status.env("FASTPATH_SOCKET", place.socket());
+    let shown = finish(status).expect_success().out;
+    let advice = format!("`fastpath detach {}`", running.pid().0);
+    assert!(shown.contains(&advice), "{advice}: {shown}");
+    torture::end(running);
+
     let running = torture::start_endless(&torture);
     wait_until("the loop", || running.pid().cpu_time().as_millis() > 300);
     assert_eq!(page_of(running.pid()), None);
