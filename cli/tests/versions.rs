@@ -195,3 +195,26 @@ fn every_crate_can_be_packaged_with_what_its_build_reads() {
         }
     }
 }
+
+#[test]
+fn workflows_name_actions_by_their_hash() {
+    let mut count = 0;
+    for file in std::fs::read_dir(root().join(".github/workflows"))
+        .expect("workflows")
+        .flatten()
+    {
+        let text = std::fs::read_to_string(file.path()).expect("a workflow");
+        for action in text.lines().filter_map(|line| line.split_once("uses: ")) {
+            let hash = action.1.split_once('@').map_or("", |(_, version)| version);
+            let hash = hash.split(' ').next().unwrap_or_default();
+            assert!(
+                hash.len() == 40 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()),
+                "{}: {}",
+                file.path().display(),
+                action.1
+            );
+            count += 1;
+        }
+    }
+    assert!(count > 0, "no workflow uses an action");
+}
