@@ -1,6 +1,6 @@
 """Litmus tests of readers and the writer of a latch, in all their candidate executions.
 
-A reader is what the executor logged of the shipped bytes. The writer's steps are read from writer.rs: its stores have only the order that Rust's
+A reader is what the executor logged of the shipped bytes. The writer's steps are read from writer/mod.rs and writer/change.rs: its stores have only the order that Rust's
 atomics give them, so that the compiler may move the others. Eight bytes are two accesses without an order. A writer that stops is included: what it
 does not store is what no reader sees.
 
@@ -23,7 +23,8 @@ from contracts import ANCHOR, CLOCKS, REALTIME, Attempt, run
 from executor import Barrier, Counter, Load, Refuted, mentioned
 from isas import ISAS
 
-WRITER = (pathlib.Path(__file__).resolve().parents[2] / "core/page/src/writer.rs").read_text()
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "core/page/src"
+WRITER = "".join((PAGE / name).read_text() for name in ("writer/mod.rs", "writer/change.rs"))
 # Of an anchor, in words of four bytes.
 FIELDS = {"clocks": [4], "base_cycles": [8, 12], "mult": [16], "shift": [20], "cap_cycles": [24], "floors": [28], "by_cpu": [96]}
 FIELDS.update({name: [at + 16 * base + word for base in range(4) for word in (0, 4)] for name, at in (("sec", 32), ("nsec_shifted", 40))})
@@ -62,7 +63,7 @@ FENCES = ("fence_before_counter", "fence(Ordering::Release", "fence(Ordering::Se
 
 
 def body(name):
-    return re.search(rf"^( *)(?:pub )?fn {name}\b.*?^\1}}$", WRITER, re.MULTILINE | re.DOTALL)[0]
+    return re.search(rf"^( *)(?:pub(?:\(super\))? )?fn {name}\b.*?^\1}}$", WRITER, re.MULTILINE | re.DOTALL)[0]
 
 
 def steps(name, copies=()):

@@ -18,7 +18,7 @@ FP_INLINE int answer(FP_TIMESPEC *ts, struct fp_time now) {
  *
  * The kernel's time is returned only if no anchor answers after it was read. An anchor that came into force while this
  * reader was stopped may be behind the kernel by now, and the next read would go back. One that comes into force later
- * is compared with the kernel then (publish_changes() in core/page/src/writer.rs). The floor is that of the second
+ * is compared with the kernel then (publish_changes() in core/page/src/writer/). The floor is that of the second
  * look, because it covers what other readers were shown meanwhile. If the hook has withdrawn the page since the first
  * look, it has waited for the kernel, and the answer may be from before that: the first look's floor stays in force.
  */

@@ -24,6 +24,7 @@ mod page;
 mod process;
 mod proof;
 mod rate;
+mod rates;
 mod remedies;
 mod root;
 #[cfg(test)]

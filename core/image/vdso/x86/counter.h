@@ -39,7 +39,7 @@ FP_INLINE fp_u64 fp_read_counter_unordered(void) {
 /*
  * Returns `at` for loads that should come after the read of the counter. They may come some cycles before it here,
  * since neither instruction holds later loads back, and the writer allows for that: no new anchor begins so soon
- * after the old one was cut short (core/page/src/writer.rs).
+ * after the old one was cut short (core/page/src/writer/).
  */
 FP_INLINE const void *fp_after_counter(const void *at, fp_u64 counter) {
 	(void)counter;

@@ -1,5 +1,6 @@
 //! Remedies, and the cost of each.
 
+mod rate;
 mod remedy;
 
 use super::causes::{self, DIRECT_SYNC};
@@ -18,7 +19,7 @@ const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_
 /// The remedies of a finding, by the findings' identifiers.
 type Helps = fn(&Facts, &[Finding]) -> Vec<Remedy>;
 const BY_FINDING: [(&[&str], Helps); 13] = [
-    (&["clock-rate"], |facts, _| wrong_rate(facts)),
+    (&["clock-rate"], |facts, _| rate::wrong_rate(facts)),
     (&["counter-unused"], |facts, _| counter_unused(facts)),
     (&["process-reads"], |facts, _| {
         read_less_often(facts).into_iter().collect()
@@ -440,46 +441,6 @@ fn no_vdso(facts: &Facts) -> Vec<Remedy> {
     // A vDSO alone does not help.
     if facts.clocksource.unreadable().is_some() {
         remedies.extend(counter_unused(facts));
-    }
-    remedies
-}
-
-fn wrong_rate(facts: &Facts) -> Vec<Remedy> {
-    let mut remedies = Vec::new();
-    let is_cause = |parameter: &&String| {
-        parameter.starts_with("tsc_early_khz=") || matches!(parameter.as_str(), "tsc=reliable" | "tsc=nowatchdog")
-    };
-    let causes: Vec<&str> = facts
-        .kernel
-        .parameters
-        .iter()
-        .flatten()
-        .filter(is_cause)
-        .map(String::as_str)
-        .collect();
-    if !causes.is_empty() {
-        remedies.push(remedy(
-            "command-line",
-            When::Permanent,
-            format!("remove `{}` from the kernel's command line", causes.join(" ")),
-            "a reboot; the parameter may be there for a reason, so check the kernel's log afterwards",
-        ));
-    }
-    if facts.machine.hypervisor.is_some() {
-        remedies.push(remedy(
-            "restart-guest",
-            When::UntilReboot,
-            "restart the virtual machine (in WSL: `wsl --shutdown` on the host), so that the kernel calibrates the counter again",
-            "a restart of all that runs in it; it can happen again after the host has slept",
-        ));
-    }
-    if facts.is_synchronized == Some(false) {
-        remedies.push(remedy(
-            "synchronize",
-            When::UntilReboot,
-            "run an NTP daemon such as chrony",
-            "it corrects the rate by at most a tenth, and steps REALTIME at first",
-        ));
     }
     remedies
 }
