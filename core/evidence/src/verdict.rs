@@ -147,7 +147,7 @@ impl Evidence {
     }
 
     /// Returns the verdict on a counter whose CPUs may differ by constant offsets: the error is the first reason not to
-    /// use it even with [`Offsets`]. A host of guests, whose pages have none, goes by [`Evidence::verdict`].
+    /// use it even with [`crate::Offsets`]. A host of guests, whose pages have none, goes by [`Evidence::verdict`].
     pub fn verdict_with_offsets(&self, trust: Trust, kernels: KernelsClock) -> Result<(), Distrust> {
         let verdict = self.verdict(trust);
         if self.is_readable && kernels == KernelsClock::Ticks {

@@ -108,7 +108,7 @@ pub struct Anchor {
     pub rate: Rate,
     /// Counts after `base_cycles` beyond which the anchor answers nothing.
     pub cap_cycles: u32,
-    /// The time of each clock at `base_cycles`; see [`base_index`].
+    /// The time of each clock at `base_cycles`; see [`crate::clock::base_index`].
     pub base: [Base; BASES],
     /// How far REALTIME may be from UTC.
     pub utc_error: UtcError,

@@ -228,8 +228,18 @@ fn reset_signals() {
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+        // By the system call: from glibc 2.41, signal(3) waits for a lock for SIGABRT, and nobody in this copy of the
+        // program's memory releases it if it was held. A kernel's sigaction of zeros is the default, with no flags.
+        let default = [0_u64; 4];
         for signal in 1..=libc::SIGSYS {
-            libc::signal(signal, libc::SIG_DFL);
+            let previous = std::ptr::null_mut::<u64>();
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                previous,
+                size_of::<u64>(),
+            );
         }
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
     }
