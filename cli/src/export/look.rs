@@ -219,7 +219,22 @@ fn counter(report: &DoctorReport) -> Vec<Family> {
         apart.add(&[], are_apart.count() as f64);
         within.add(&[], cycles as f64);
     }
-    vec![health, trusted, apart, within]
+    let mut rate = Family::new(
+        "fastpath_clock_rate_error_ppm",
+        Kind::Gauge,
+        "How much faster the kernel's clock runs than another clock of the machine.",
+    );
+    let mut bound = Family::new(
+        "fastpath_clock_rate_error_bound_ppm",
+        Kind::Gauge,
+        "Largest such value, up or down, that is no fault.",
+    );
+    for each in &report.facts.rates {
+        let labels = [("clock", each.clock.name()), ("against", &*each.against)];
+        rate.add(&labels, each.ppm);
+        bound.add(&labels, each.bound_ppm);
+    }
+    vec![health, trusted, apart, within, rate, bound]
 }
 
 fn unserved_requests(served: &Served) -> Family {

@@ -10,6 +10,7 @@ use fastpath_image::Isa;
 use fastpath_measure::ClockRate;
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::path::Path;
+use fastpath_measure::probe::Measured;
 use fastpath_measure::verdict::CallVerdict;
 
 #[cfg(target_arch = "x86_64")]
@@ -141,6 +142,29 @@ fn where_nothing_explains_the_clocksource_it_is_said_what_was_not_seen() {
         finding(&report, "counter-unused").because[0].says,
         "the reason is unknown: the kernel's log, its command line, the CPU's flags, its list of clocksources cannot be read here"
     );
+}
+
+#[test]
+fn in_a_sandbox_with_fast_clocks_nothing_needs_fixing() {
+    let mut facts = samples::healthy();
+    facts.machine.stand_in = samples::gvisor().machine.stand_in;
+    for (function, slow) in facts
+        .functions
+        .iter_mut()
+        .zip(samples::without_vdso().functions)
+        .skip(2)
+    {
+        function.measured = Measured {
+            verdict: CallVerdict::Slow,
+            ..slow.measured
+        };
+    }
+    let report = report(facts);
+    assert_eq!(
+        (report.verdict, ids(&report)),
+        (Verdict::Healthy, vec!["function-not-in-vdso"])
+    );
+    assert_eq!(report.remedies, []);
 }
 
 #[test]
