@@ -22,7 +22,6 @@ const OVERVIEW: &str = "  doctor [PID|NAME]   why clocks are slow, here or in a 
   attach PID|NAME     put running processes on fast clocks
   detach PID|NAME     revert that
   status              list the processes on fast clocks
-
 Look closer
   probe               which path each clock takes, and what a call costs
   trace               which programs make system calls to read clocks

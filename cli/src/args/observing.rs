@@ -43,7 +43,7 @@ the verdict is about that process, with NAME the most severe of all; --json then
   fastpath doctor 1234       the process 1234
   fastpath doctor postgres   all of that name; those alike are described once
   fastpath doctor --json     the same as data (docs/json.md describes it)
-  fastpath doctor --rate 10  and whether the clock runs at the right rate, to a thousandth
+  fastpath doctor --rate 10  and whether the clock runs at the right rate
   fastpath doctor --evidence host.json   and writes what it measured
   fastpath doctor --replay host.json     the same verdict, elsewhere
 

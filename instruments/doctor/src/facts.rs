@@ -12,20 +12,9 @@ pub use fastpath_tools::trace::{ReadCaller, ReadClock, Reads};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-impl Facts {
-    /// Returns the verdict of `fastpath run` on the counter.
-    pub(crate) fn verdict(&self, trust: Trust) -> Result<(), Distrust> {
-        let current = self.clocksource.current.as_deref();
-        let kernels = current.map_or(KernelsClock::Other, KernelsClock::of_clocksource);
-        let evidence = &self.counter.evidence;
-        let verdict = evidence.verdict_with_offsets(trust, kernels);
-        // Offsets would be found to change, and given up.
-        match (evidence.verdict(trust), self.counter.fastest_drift()) {
-            (Err(Distrust::Warp { .. }), Some(drift)) => Err(Distrust::Drift(*drift)),
-            _ => verdict,
-        }
-    }
-}
+/// The parameters by which the kernel gives programs no vDSO, and 32-bit programs none.
+pub(crate) const HIDES_VDSO: &str = "vdso=0";
+pub(crate) const HIDES_VDSO_32: &str = "vdso32=0";
 
 /// All facts.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]

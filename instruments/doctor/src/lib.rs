@@ -10,6 +10,7 @@ mod calls_in_files;
 mod causes;
 mod code_files;
 mod counter_reads;
+mod derived;
 mod evidence;
 pub mod facts;
 mod findings;
@@ -24,7 +25,6 @@ mod page;
 mod process;
 mod proof;
 mod rate;
-mod rates;
 mod remedies;
 mod root;
 #[cfg(test)]

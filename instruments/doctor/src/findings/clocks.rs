@@ -1,7 +1,7 @@
 //! Findings about clocks and functions that cost more than necessary.
 
 use super::super::causes::{self, DIRECT_SYNC};
-use super::super::facts::{Facts, VdsoKind};
+use super::super::facts::{Facts, HIDES_VDSO, VdsoKind};
 use super::super::messages::CauseKind;
 use super::super::root::plain;
 use super::super::words::{clock_names, costs, is_are, nanoseconds, take};
@@ -162,7 +162,7 @@ fn no_vdso(facts: &Facts, slow: &[&ClockReport]) -> Finding {
         ),
         None => found,
     };
-    if facts.kernel.has_parameter("vdso=0") {
+    if facts.kernel.has_parameter(HIDES_VDSO) {
         let found = unreadable(found.because_of("the kernel was started without one", "/proc/cmdline", "vdso=0"));
         return match facts.clocksource.unreadable() {
             Some(_) => because_of_causes(found, facts),

@@ -38,10 +38,12 @@ pub(super) fn from_facts(process: &Process, facts: &Facts) -> Vec<Finding> {
                 "the process has no vDSO: every clock read is a system call{}",
                 call_cost(facts)
             );
-            findings.push(
-                finding("process-without-vdso", Severity::Slow, says)
-                    .proof(&maps, "neither [vdso] nor fastpath's page"),
-            );
+            let found = finding("process-without-vdso", Severity::Slow, says)
+                .proof(&maps, "neither [vdso] nor fastpath's page");
+            findings.push(match facts.hides_vdso() {
+                Some(parameter) => found.because_of("the kernel was started without one", "/proc/cmdline", parameter),
+                None => found,
+            });
         }
         Some(VdsoKind::Fastpath) => findings.push(of_served(process, facts, &maps)),
         Some(VdsoKind::Other) => {

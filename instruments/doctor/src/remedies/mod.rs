@@ -4,7 +4,7 @@ mod rate;
 mod remedy;
 
 use super::causes::{self, DIRECT_SYNC};
-use super::facts::{Facts, VdsoKind};
+use super::facts::{Facts, HIDES_VDSO_32, VdsoKind};
 use super::findings::{self, Finding, Severity};
 use super::host;
 use super::messages::CauseKind;
@@ -198,6 +198,11 @@ fn run(facts: &Facts) -> Option<Remedy> {
     // The counters differ by offsets, which are measured and watched, and which each read subtracts.
     let has_offsets = facts.counter.evidence.verdict(Trust::AllowNonInvariant).is_err();
     let share = if has_offsets { READ_WITH_OFFSETS } else { READ };
+    // `run` decides by the costs in 64-bit programs, which are fast there.
+    let clocks = match facts.hides_vdso() {
+        Some(HIDES_VDSO_32) => " --clocks all",
+        _ => "",
+    };
     let cost = facts
         .counter
         .read_ns
@@ -208,7 +213,7 @@ fn run(facts: &Facts) -> Option<Remedy> {
         return Some(remedy(
             "run-trusting",
             When::Now,
-            format!("`fastpath run --trust-counter -- PROGRAM`{cost}"),
+            format!("`fastpath run --trust-counter{clocks} -- PROGRAM`{cost}"),
             "you guarantee a counter that the CPU does not. It is checked more often, which takes 1 to 2 % of a CPU; if \
                     it goes wrong, that program reads wrong time until that is detected: up to 40 ms off, for up to 15 ms on two CPUs \
                     and longer on more (docs/counter.md)",
@@ -222,7 +227,7 @@ fn run(facts: &Facts) -> Option<Remedy> {
     Some(remedy(
         "run",
         When::Now,
-        format!("`fastpath run -- PROGRAM`{cost}"),
+        format!("`fastpath run{clocks} -- PROGRAM`{cost}"),
         format!(
             "a start of the program, and one helper process beside it; needs no root and no reboot, only that ptrace is \
                 allowed at the start{watched}"
@@ -429,13 +434,13 @@ fn hypervisor(facts: &Facts) -> Option<Remedy> {
 }
 
 fn no_vdso(facts: &Facts) -> Vec<Remedy> {
-    if !facts.kernel.has_parameter("vdso=0") {
+    let Some(parameter) = facts.hides_vdso() else {
         return Vec::new();
-    }
+    };
     let mut remedies = vec![remedy(
         "command-line",
         When::Permanent,
-        "remove `vdso=0` from the kernel's command line",
+        format!("remove `{parameter}` from the kernel's command line"),
         "a reboot",
     )];
     // A vDSO alone does not help.

@@ -145,6 +145,28 @@ fn where_nothing_explains_the_clocksource_it_is_said_what_was_not_seen() {
 }
 
 #[test]
+fn a_32_bit_program_without_a_vdso_is_told_of_the_parameter() {
+    let mut facts = samples::healthy();
+    facts.kernel.parameters = Some(vec!["vdso32=0".to_owned()]);
+    facts.process = Some(Process {
+        vdso: Some(VdsoKind::None),
+        ..samples::other_isa().process.expect("a process")
+    });
+    let report = report(facts);
+    let because = &finding(&report, "process-without-vdso").because[0];
+    assert_eq!(because.proof.as_ref().map(|proof| &*proof.shows), Some("vdso32=0"));
+    let does: Vec<&str> = report.remedies.iter().map(|remedy| &*remedy.does).collect();
+    assert!(
+        does[0].starts_with("`fastpath run --clocks all -- PROGRAM`"),
+        "{does:?}"
+    );
+    assert!(
+        does.contains(&"remove `vdso32=0` from the kernel's command line"),
+        "{does:?}"
+    );
+}
+
+#[test]
 fn in_a_sandbox_with_fast_clocks_nothing_needs_fixing() {
     let mut facts = samples::healthy();
     facts.machine.stand_in = samples::gvisor().machine.stand_in;

@@ -1,10 +1,24 @@
-//! Which of the rates among the facts are wrong.
+//! What follows from several facts together.
 
-use super::facts::{Facts, Stated};
+use super::facts::{Facts, HIDES_VDSO, HIDES_VDSO_32, Stated};
+use fastpath_evidence::{Distrust, KernelsClock, Trust};
 use fastpath_measure::ClockRate;
 use fastpath_measure::clocks::Clock;
 
 impl Facts {
+    /// Returns the verdict of `fastpath run` on the counter.
+    pub(crate) fn verdict(&self, trust: Trust) -> Result<(), Distrust> {
+        let current = self.clocksource.current.as_deref();
+        let kernels = current.map_or(KernelsClock::Other, KernelsClock::of_clocksource);
+        let evidence = &self.counter.evidence;
+        let verdict = evidence.verdict_with_offsets(trust, kernels);
+        // Offsets would be found to change, and given up.
+        match (evidence.verdict(trust), self.counter.fastest_drift()) {
+            (Err(Distrust::Warp { .. }), Some(drift)) => Err(Distrust::Drift(*drift)),
+            _ => verdict,
+        }
+    }
+
     /// Returns the rate of MONOTONIC that is certainly wrong: no slew explains it, for MONOTONIC_RAW has it, too.
     pub(crate) fn wrong_rate(&self) -> Option<&ClockRate> {
         let of = |clock| {
@@ -38,5 +52,15 @@ impl Facts {
         let sets_rate = |parameter: &&String| parameter.starts_with("tsc_early_khz=");
         let is_wrong = self.wrong_rate().is_some() || self.misstated_rate().is_some();
         parameters.filter(|_| is_wrong).find(sets_rate).map(String::as_str)
+    }
+
+    /// Returns the parameter because of which the process that was asked about, or this one, has no vDSO.
+    pub(crate) fn hides_vdso(&self) -> Option<&'static str> {
+        let is_32_bit = self
+            .process
+            .as_ref()
+            .is_some_and(|process| process.word_bits == Some(32));
+        let parameter = if is_32_bit { HIDES_VDSO_32 } else { HIDES_VDSO };
+        self.kernel.has_parameter(parameter).then_some(parameter)
     }
 }
