@@ -68,6 +68,8 @@ fn model(run: impl Fn() + Sync + Send + 'static) {
 fn model_with_preemptions(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
+    // Steps of all threads in one execution: a change that is refused, and made once more, takes more than the usual 1,000.
+    builder.max_branches = 4_000;
     // Not one of loom's atomics: it counts the executions.
     let executions = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let counter = executions.clone();
