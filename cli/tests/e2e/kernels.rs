@@ -3,7 +3,9 @@
 
 use std::process::Command;
 
-use crate::common::{Outcome, finish, helper_program, needs_root, program, skip, tool};
+#[cfg(target_arch = "x86_64")]
+use crate::common::helper_program;
+use crate::common::{Outcome, finish, needs_root, program, skip, tool};
 
 const FASTPATH: &str = env!("CARGO_BIN_EXE_fastpath");
 #[cfg(target_arch = "x86_64")]

@@ -9,9 +9,9 @@ use fastpath_protocol::Client;
 #[cfg(target_arch = "x86_64")]
 use super::page_of;
 use super::{Place, among_others};
-use crate::common::{Running, fastpath, finish, install, needs_root, start, wait_until};
+use crate::common::{Running, finish, install, needs_root, start, wait_until};
 #[cfg(target_arch = "x86_64")]
-use crate::common::{helper_program, program, tool, torture};
+use crate::common::{fastpath, helper_program, program, tool, torture};
 
 /// Starts a daemon with this policy.
 #[track_caller]
