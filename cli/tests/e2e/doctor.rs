@@ -701,10 +701,10 @@ fn a_seccomp_filter_hides_only_the_facts_that_need_the_forbidden_calls() {
     let Some(filter) = helper_program("filter", "cc", &[]) else {
         return;
     };
-    let forbid = |number: libc::c_long| {
+    let answer = |action: &str, number: libc::c_long| {
         let mut command = Command::new(&filter);
         command.args([
-            "forbid",
+            action,
             &number.to_string(),
             env!("CARGO_BIN_EXE_fastpath"),
             "doctor",
@@ -712,6 +712,13 @@ fn a_seccomp_filter_hides_only_the_facts_that_need_the_forbidden_calls() {
         ]);
         finish(command)
     };
+    let forbid = |number| answer("forbid", number);
+    // glibc's adjtimex(3) makes either call.
+    for number in [libc::SYS_adjtimex, libc::SYS_clock_adjtime] {
+        for action in ["forbid", "kill"] {
+            assert_ne!(json(&answer(action, number))["verdict"], "unknown");
+        }
+    }
     // A call that doctor does not need.
     let report = json(&forbid(9999));
     assert_eq!(report["facts"]["here"]["seccomp_filters"], 1, "{report:#}");

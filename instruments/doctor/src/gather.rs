@@ -75,8 +75,7 @@ pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, Stri
     });
     let probe = options.probe.cloned().unwrap_or_else(Probe::run);
     let clocksource = host::clocksource(root);
-    let comparison = root
-        .is_host()
+    let comparison = (root.is_host() && may_call(&probe))
         .then(|| Comparison::begin(clocksource.current.as_deref(), !options.rate.is_zero()));
     let started = Instant::now();
     let rate_start = may_measure_rate(&probe).then(rate::Start::now).flatten();
@@ -166,6 +165,12 @@ fn backward_steps(probe: &Probe) -> Option<Monotonicity> {
 fn may_measure_rate(probe: &Probe) -> bool {
     let raw = probe.clocks.iter().find(|report| report.clock == Clock::MONOTONIC_RAW);
     counter::usable() && raw.is_some_and(|report| report.measured.ns.is_some())
+}
+
+/// Returns whether the system call of each clock may be made: PTP clocks are read by it.
+fn may_call(probe: &Probe) -> bool {
+    let raw = probe.clocks.iter().find(|report| report.clock == Clock::MONOTONIC_RAW);
+    raw.is_some_and(|report| report.measured.syscall_ns.is_some())
 }
 
 /// Returns the cost of the cheapest system call. That is usually getcpu, which does almost nothing in the kernel.

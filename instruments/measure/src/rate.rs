@@ -1,6 +1,7 @@
 //! The rate of the kernel's clocks against the other clocks of the machine, which the kernel does not follow: HPET, PTP
 //! clocks and RTC. They are only read.
 
+use crate::child::{self, End};
 use crate::clocks::Clock;
 use crate::functions::Functions;
 use serde::{Deserialize, Serialize};
@@ -46,13 +47,26 @@ impl ClockRate {
     }
 }
 
-/// Returns whether the kernel's clock is synchronized with a reference, by adjtimex(2); `None`: it does not say.
+/// Returns whether the kernel's clock is synchronized with a reference, by adjtimex(2); `None`: it does not say. A child
+/// asks, because a seccomp filter may kill for that.
 pub fn is_synchronized() -> Option<bool> {
-    // SAFETY: all-zero bits are a valid timex, and mode 0 only reads.
-    let mut state: libc::timex = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes no more than a timex.
-    let answer = unsafe { libc::adjtimex(&raw mut state) };
-    (answer >= 0).then_some(state.status & libc::STA_UNSYNC == 0)
+    const NOT_SYNCHRONIZED: i32 = 1;
+    let ask = || {
+        // SAFETY: all-zero bits are a valid timex, and mode 0 only reads.
+        let mut state: libc::timex = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel writes no more than a timex.
+        match unsafe { libc::adjtimex(&raw mut state) } {
+            ..0 => 2,
+            _ if state.status & libc::STA_UNSYNC != 0 => NOT_SYNCHRONIZED,
+            _ => 0,
+        }
+    };
+    // SAFETY: `ask` makes one system call.
+    match unsafe { child::exit_of(ask) }? {
+        End::Finished => Some(true),
+        End::Exited(NOT_SYNCHRONIZED) => Some(false),
+        _ => None,
+    }
 }
 
 /// The clocks that are compared, and a look at each.
