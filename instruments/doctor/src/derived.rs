@@ -1,6 +1,6 @@
 //! What follows from several facts together.
 
-use super::facts::{Facts, HIDES_VDSO, HIDES_VDSO_32, Stated};
+use super::facts::{Facts, HIDES_VDSO, HIDES_VDSO_32, Kernel, Stated};
 use fastpath_evidence::{Distrust, KernelsClock, Trust};
 use fastpath_measure::ClockRate;
 use fastpath_measure::clocks::Clock;
@@ -48,10 +48,8 @@ impl Facts {
 
     /// Returns the parameter that sets the TSC's rate, where that is wrong.
     pub(crate) fn misstating_parameter(&self) -> Option<&str> {
-        let parameters = self.kernel.parameters.iter().flatten();
-        let sets_rate = |parameter: &&String| parameter.starts_with("tsc_early_khz=");
         let is_wrong = self.wrong_rate().is_some() || self.misstated_rate().is_some();
-        parameters.filter(|_| is_wrong).find(sets_rate).map(String::as_str)
+        self.kernel.sets_rate().filter(|_| is_wrong)
     }
 
     /// Returns the parameter because of which the process that was asked about, or this one, has no vDSO.
@@ -62,5 +60,19 @@ impl Facts {
             .is_some_and(|process| process.word_bits == Some(32));
         let parameter = if is_32_bit { HIDES_VDSO_32 } else { HIDES_VDSO };
         self.kernel.has_parameter(parameter).then_some(parameter)
+    }
+}
+
+impl Kernel {
+    /// Returns the parameter that sets the TSC's rate.
+    pub(super) fn sets_rate(&self) -> Option<&str> {
+        let mut parameters = self.parameters.iter().flatten().map(String::as_str);
+        parameters.find(|parameter| parameter.starts_with("tsc_early_khz="))
+    }
+
+    /// Returns the parameter by which the kernel does not compare the TSC with another clock.
+    pub(super) fn trusts_counter(&self) -> Option<&str> {
+        let mut parameters = self.parameters.iter().flatten().map(String::as_str);
+        parameters.find(|parameter| matches!(*parameter, "tsc=reliable" | "tsc=nowatchdog"))
     }
 }

@@ -160,11 +160,11 @@ impl Reference {
     fn look(&self) -> Option<Look> {
         let read = || match self {
             Reference::Hpet(hpet) => Some(hpet.count()),
-            Reference::Ptp(clock, _) => ptp_ns(clock),
-            Reference::Rtc(..) => None,
+            Reference::Ptp(file, _) => ptp_ns(file),
+            Reference::Rtc(file, _) => rtc_second(file),
         };
-        if let Reference::Rtc(file, _) = self {
-            return next_second(|| rtc_second(file), kernel_ns, || fastpath_evidence::pause(RTC_NAP));
+        if let Reference::Rtc(..) = self {
+            return next_second(read, kernel_ns, || fastpath_evidence::pause(RTC_NAP));
         }
         let look = || {
             Some(Look {

@@ -258,10 +258,8 @@ pub fn publish_changes<'p>(
     fence_before_counter();
     let redirected_at = counter();
 
-    if let Some(late) = changes
-        .clone()
-        .find(|change| change.comes_late(redirected_at, spare_cycles))
-    {
+    let find_late = |now| changes.clone().find(|change| change.comes_late(now, spare_cycles));
+    if let Some(late) = find_late(redirected_at) {
         return Err(end_changes(changes, late.new.base_cycles, counter));
     }
     let too_early = |change: &Change<'_>| {
@@ -283,10 +281,7 @@ pub fn publish_changes<'p>(
         }
     };
     // Readers may have passed the cut meanwhile.
-    if let Some(late) = changes
-        .clone()
-        .find(|change| change.comes_late(counter(), spare_cycles))
-    {
+    if let Some(late) = find_late(counter()) {
         return Err(end_changes(changes, late.new.base_cycles, counter));
     }
     for change in changes {

@@ -50,12 +50,8 @@ pub(super) fn from_facts(facts: &Facts) -> Vec<Finding> {
 
 fn notes(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let parameters = || facts.kernel.parameters.iter().flatten();
     let is_counter_used = facts.clocksource.current.as_deref().is_none_or(causes::is_counter);
-    if let Some(trusting) = parameters()
-        .filter(|_| is_counter_used)
-        .find(|p| matches!(p.as_str(), "tsc=reliable" | "tsc=nowatchdog"))
-    {
+    if let Some(trusting) = facts.kernel.trusts_counter().filter(|_| is_counter_used) {
         let says = format!(
             "`{trusting}`: the kernel does not check the TSC; if it goes wrong, time goes wrong and nothing reports it"
         );

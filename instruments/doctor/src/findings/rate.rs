@@ -19,14 +19,13 @@ pub(super) fn from_facts(facts: &Facts) -> Option<Finding> {
     );
     let shows = format!("{:+.0} ppm; up to {:.0} is no fault", rate.ppm, rate.bound_ppm);
     let mut found = finding("clock-rate", Severity::Wrong, says).proof(&rate.against, &shows);
-    for parameter in facts.kernel.parameters.iter().flatten() {
-        if parameter.starts_with("tsc_early_khz=") {
-            let why = "the counter's rate was set on the kernel's command line";
-            found = found.because_of(why, "/proc/cmdline", parameter);
-        } else if matches!(parameter.as_str(), "tsc=reliable" | "tsc=nowatchdog") {
-            let why = "the kernel was told not to compare the counter with another clock";
-            found = found.because_of(why, "/proc/cmdline", parameter);
-        }
+    if let Some(parameter) = facts.kernel.sets_rate() {
+        let why = "the counter's rate was set on the kernel's command line";
+        found = found.because_of(why, "/proc/cmdline", parameter);
+    }
+    if let Some(parameter) = facts.kernel.trusts_counter() {
+        let why = "the kernel was told not to compare the counter with another clock";
+        found = found.because_of(why, "/proc/cmdline", parameter);
     }
     if let Some(log) = &facts.log
         && let Some(line) = log.lines.iter().find(|line| line.contains("calibration deviates"))
@@ -46,7 +45,7 @@ pub(super) fn from_facts(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// Notes a difference that somebody makes on purpose.
+/// Returns a note on a clock that adjtimex(2) slews or corrects.
 fn adjusted(facts: &Facts) -> Option<Finding> {
     let of = |clock| move |rate: &&ClockRate| rate.clock == clock && rate.is_wrong();
     let (rate, says) = if let Some(rate) = facts.rates.iter().find(of(Clock::MONOTONIC)) {

@@ -261,6 +261,15 @@ fn attach(facts: &Facts, findings: &[Finding], run: &Remedy) -> Option<Remedy> {
         )))
 }
 
+fn off_command_line(parameters: &[&str]) -> Remedy {
+    remedy(
+        "command-line",
+        When::Permanent,
+        format!("remove `{}` from the kernel's command line", parameters.join(" ")),
+        "a reboot; the parameter may be there for a reason, so check the kernel's log afterwards",
+    )
+}
+
 fn counter_unused(facts: &Facts) -> Vec<Remedy> {
     let causes = causes::from_facts(facts);
     let has = |kind| causes.iter().any(|cause| cause.kind == kind);
@@ -285,12 +294,7 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
     let would_help = lists_counter || (forbids && would_be_taken(facts)) || facts.clocksource.is_too_coarse();
     let is_command_line = has(CauseKind::CommandLine) && !against.is_empty() && would_help;
     if is_command_line {
-        remedies.push(remedy(
-            "command-line",
-            When::Permanent,
-            format!("remove `{}` from the kernel's command line", against.join(" ")),
-            "a reboot; the parameter may be there for a reason, so check the kernel's log afterwards",
-        ));
+        remedies.push(off_command_line(&against));
     }
     remedies.extend(choose_counter(facts));
     remedies.extend(write_counters(facts, has(CauseKind::Unsynchronized)));

@@ -1,28 +1,15 @@
 //! Remedies for a clock that runs at a wrong rate.
 
 use super::super::facts::Facts;
+use super::off_command_line;
 use super::remedy::{Remedy, When, remedy};
 
 pub(super) fn wrong_rate(facts: &Facts) -> Vec<Remedy> {
     let mut remedies = Vec::new();
-    let is_cause = |parameter: &&String| {
-        parameter.starts_with("tsc_early_khz=") || matches!(parameter.as_str(), "tsc=reliable" | "tsc=nowatchdog")
-    };
-    let causes: Vec<&str> = facts
-        .kernel
-        .parameters
-        .iter()
-        .flatten()
-        .filter(is_cause)
-        .map(String::as_str)
-        .collect();
+    let causes = [facts.kernel.sets_rate(), facts.kernel.trusts_counter()];
+    let causes: Vec<&str> = causes.into_iter().flatten().collect();
     if !causes.is_empty() {
-        remedies.push(remedy(
-            "command-line",
-            When::Permanent,
-            format!("remove `{}` from the kernel's command line", causes.join(" ")),
-            "a reboot; the parameter may be there for a reason, so check the kernel's log afterwards",
-        ));
+        remedies.push(off_command_line(&causes));
     }
     if facts.machine.hypervisor.is_some() {
         remedies.push(remedy(

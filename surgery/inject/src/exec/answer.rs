@@ -21,8 +21,8 @@ use crate::target::{self, View, read_status};
 
 /// Longest path that execve takes (limits.h: PATH_MAX).
 const PATH_MAX: usize = 4096;
-/// Limit of system calls that a thread may make between its request and its exec before it is let go: a signal handler
-/// may run there.
+/// Limit of system calls that a thread may make between its request and its exec; after more, it is released: a signal
+/// handler may run there.
 const MOST_CALLS: u32 = 256;
 
 impl Attendant {
