@@ -25,9 +25,9 @@ pub(crate) struct State {
     /// All pages.
     pub registry: Registry,
     begun: Instant,
-    clocks: Option<ClockSet>,
     slow: ClockSet,
-    measured: Instant,
+    /// When the slow clocks were measured, unless the options name them.
+    measured: Option<Instant>,
     policy_file: PathBuf,
     /// Reason why the present policy file is not in force.
     policy_error: Option<String>,
@@ -40,23 +40,18 @@ pub(crate) struct State {
 impl State {
     /// Starts with a policy, and measures the kernel's clocks.
     pub(crate) fn new(options: &DaemonOptions, policy: Policy, registry: Registry) -> io::Result<State> {
-        let now = Instant::now();
-        let mut state = State {
+        let begun = Instant::now();
+        let slow = options.clocks.unwrap_or_else(measured_slow);
+        Ok(State {
             registry,
-            begun: now,
-            clocks: options.clocks,
-            slow: ClockSet::NONE,
-            measured: now,
+            begun,
+            slow,
+            measured: options.clocks.is_none().then(Instant::now),
             policy_file: options.policy.clone(),
             policy_error: None,
-            watcher: Watcher::start(policy, options)?,
+            watcher: Watcher::start(policy, slow, options)?,
             refused: 0,
-        };
-        match options.clocks {
-            Some(clocks) => state.watcher.choose(clocks),
-            None => state.measure(),
-        }
-        Ok(state)
+        })
     }
 
     /// Refuses a process for which the policy says never.
@@ -126,7 +121,7 @@ impl State {
 
     /// Returns the clocks for clients that leave the choice to the daemon.
     pub(crate) fn slow_clocks(&self) -> ClockSet {
-        self.clocks.unwrap_or(self.slow)
+        self.slow
     }
 
     /// Returns the status for a client: up to `most` pages, from after the one with the id `after`.
@@ -152,21 +147,25 @@ impl State {
 
     /// Measures the kernel's clocks again from time to time.
     pub(crate) fn measure_if_due(&mut self, now: Instant) {
-        if self.clocks.is_none() && now.duration_since(self.measured) >= MEASURE_EVERY {
-            self.measure();
+        if self
+            .measured
+            .is_some_and(|measured| now.duration_since(measured) >= MEASURE_EVERY)
+        {
+            self.slow = measured_slow();
+            self.watcher.choose(self.slow);
+            self.measured = Some(Instant::now());
         }
     }
+}
 
-    fn measure(&mut self) {
-        let slow = measure_for_auto(Assume::SamePath)
-            .into_iter()
-            .filter(|path| path.is_slow);
-        self.slow = slow.fold(ClockSet::NONE, |set, path| {
-            set.union(ClockSet::of_id(path.clock.id() as u32))
-        });
-        self.watcher.choose(self.slow);
-        self.measured = Instant::now();
-    }
+/// Returns the clocks that are slow by the kernel's path now.
+fn measured_slow() -> ClockSet {
+    let slow = measure_for_auto(Assume::SamePath)
+        .into_iter()
+        .filter(|path| path.is_slow);
+    slow.fold(ClockSet::NONE, |set, path| {
+        set.union(ClockSet::of_id(path.clock.id() as u32))
+    })
 }
 
 /// Returns the start of a text, at most `bytes` long.

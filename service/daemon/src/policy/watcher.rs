@@ -29,9 +29,10 @@ pub(crate) struct Watcher(Arc<Shared>);
 
 struct Shared {
     policy: Mutex<Arc<Policy>>,
-    tasks: Arc<Queue>,
+    tasks: Queue,
     /// How processes are noticed at present.
     notices: Mutex<Option<&'static str>>,
+    /// The policy has changed, or clocks have become slow.
     changed: EventFd,
     /// The clocks of a rule that leaves the choice to the daemon.
     slow: AtomicU32,
@@ -73,18 +74,9 @@ fn may_have_a_tree(account: Account, trees: impl Iterator<Item = Account>) -> bo
 }
 
 impl Watcher {
-    /// Starts with a policy.
-    pub(crate) fn start(policy: Policy, options: &DaemonOptions) -> io::Result<Watcher> {
-        let tasks = Arc::new(Queue::new());
-        let watcher = Watcher(Arc::new(Shared {
-            policy: Mutex::new(Arc::new(policy)),
-            tasks: tasks.clone(),
-            notices: Mutex::new(None),
-            changed: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
-            slow: AtomicU32::new(0),
-            under_way: Mutex::default(),
-            trees: Mutex::default(),
-        }));
+    /// Starts with a policy, and with the clocks of rules that leave the choice to the daemon.
+    pub(crate) fn start(policy: Policy, slow: ClockSet, options: &DaemonOptions) -> io::Result<Watcher> {
+        let watcher = Watcher(Arc::new(Shared::new(policy, slow)?));
         for _ in 0..AT_A_TIME {
             let (attacher, theirs) = (Attacher::new(options), watcher.0.clone());
             spawn("fastpath-attach", move || theirs.attach_those(&attacher))?;
@@ -139,7 +131,7 @@ impl Watcher {
 
     /// Sets the clocks of rules that leave the choice to the daemon.
     pub(crate) fn choose(&self, slow: ClockSet) {
-        self.0.slow.store(slow.0, Ordering::Relaxed);
+        self.0.choose(slow);
     }
 
     /// Returns why a process is being attached now; `None` if it is not.
@@ -158,6 +150,27 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
+    fn new(policy: Policy, slow: ClockSet) -> io::Result<Shared> {
+        Ok(Shared {
+            policy: Mutex::new(Arc::new(policy)),
+            tasks: Queue::new(),
+            notices: Mutex::new(None),
+            changed: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+            slow: AtomicU32::new(slow.0),
+            under_way: Mutex::default(),
+            trees: Mutex::default(),
+        })
+    }
+
+    /// Sets the clocks, and looks at all processes again if there are new ones: those that had only fast clocks until now
+    /// were left alone.
+    fn choose(&self, slow: ClockSet) {
+        let before = ClockSet(self.slow.swap(slow.0, Ordering::Relaxed));
+        if !before.contains(slow) {
+            let _ = self.changed.write(1);
+        }
+    }
+
     fn attach_those(&self, attacher: &Attacher) {
         super::attacher::keep_clients_descriptors_out();
         loop {
@@ -253,7 +266,7 @@ impl Shared {
         }
     }
 
-    /// Waits for a new policy, or for processes; returns which of them came.
+    /// Waits for another policy or slow clocks, or for processes; returns which of them came.
     fn wait(&self, source: Option<&Source>) -> (bool, bool) {
         let socket = source.and_then(Source::socket);
         let mut fds: Vec<_> = std::iter::once(self.changed.as_fd())
@@ -299,6 +312,44 @@ fn consider(policy: &Policy, pid: i32, tasks: &Queue) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A clocksource can become slow for good while a process runs.
+    #[test]
+    fn processes_are_looked_at_again_when_a_clock_becomes_slow() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let rule = format!(
+            "[[rule]]\nexecutable = \"{}\"\naction = \"attach\"\n",
+            std::fs::read_link(format!("/proc/{}/exe", child.id()))
+                .unwrap()
+                .display()
+        );
+        let shared = Arc::new(Shared::new(Policy::parse(&rule).unwrap(), ClockSet::NONE).unwrap());
+        let theirs = shared.clone();
+        spawn("watch", move || theirs.watch()).unwrap();
+        let queued = Arc::new(Mutex::new(0));
+        let (theirs, count) = (shared.clone(), queued.clone());
+        let pid = child.id() as i32;
+        spawn("take", move || {
+            loop {
+                let task = theirs.tasks.take();
+                *locked(&count) += u32::from(task.pid == pid);
+                theirs.tasks.give_back(task, Done::InTime);
+            }
+        })
+        .unwrap();
+        let until = |times| {
+            let begun = std::time::Instant::now();
+            while *locked(&queued) < times {
+                assert!(begun.elapsed().as_secs() < 20, "{times} times");
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        };
+        until(1);
+        shared.choose(ClockSet::of_id(0));
+        until(2);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     #[test]
     fn one_users_trees_leave_room_for_others_and_all_users_for_root() {
