@@ -140,6 +140,39 @@ os.execv(sys.argv[2], sys.argv[2:])";
     }
 }
 
+/// What an exec costs is, for the most part, the system calls of the helper. Those are counted that depend on the work alone.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn an_exec_takes_the_helper_a_limited_number_of_system_calls() {
+    const EXECS: usize = 50;
+    const MOST_EACH: usize = 140;
+    let Some(_) = tool("strace") else { return };
+    let folder = tempfile::tempdir().expect("a directory");
+    let (go, counts) = (folder.path().join("go"), folder.path().join("counts"));
+    let script =
+        format!("mkfifo \"$0\"; read go <\"$0\"; i=0; while [ $i -lt {EXECS} ]; do /bin/true; i=$((i+1)); done");
+    let running = start(served(&["sh", "-c", &script, &go.to_string_lossy()]));
+    wait_until("the FIFO", || go.exists());
+    let helper = Pid::helper(running.mark());
+    let mut strace = Command::new("strace");
+    strace.args([
+        "-f",
+        "-c",
+        "-e",
+        "trace=pread64,pwrite64,ptrace,openat,read,statx,readlink",
+    ]);
+    strace.args(["-p", &helper.0.to_string(), "-o"]).arg(&counts);
+    let strace = start(strace);
+    wait_until("strace", || helper.status("TracerPid") != "0");
+    std::fs::write(&go, "go\n").expect("its reader");
+    running.finish();
+    strace.finish();
+    let counts = std::fs::read_to_string(&counts).expect("the counts");
+    let total = counts.lines().last().and_then(|line| line.split_whitespace().nth(3));
+    let total: usize = total.and_then(|total| total.parse().ok()).expect("the total");
+    assert!((50 * EXECS..=MOST_EACH * EXECS).contains(&total), "{counts}");
+}
+
 #[test]
 fn every_shell_of_a_chain_of_ten_is_served() {
     let mut command = LEAF_IN_SHELL.to_owned();

@@ -73,7 +73,8 @@ fn the_helper_is_not_starved_by_what_binds_the_program() {
     };
     let fifo = ["taskset", "-c", first, "chrt", "-f", "7"];
     let low = ["taskset", "-c", first, "nice", "-n", "5"];
-    for (prefix, policy) in [(fifo, libc::SCHED_FIFO), (low, libc::SCHED_OTHER)] {
+    let (.., nice) = scheduling(Pid(std::process::id() as i32));
+    for (prefix, policy, nice) in [(fifo, libc::SCHED_FIFO, nice), (low, libc::SCHED_OTHER, 0)] {
         let mut command = Command::new(prefix[0]);
         command.args(&prefix[1..]).arg(env!("CARGO_BIN_EXE_fastpath"));
         let running = start({
@@ -82,7 +83,7 @@ fn the_helper_is_not_starved_by_what_binds_the_program() {
         });
         wait_until("the program", || running.pid().program() == "sleep");
         let helper = Pid::helper(running.mark());
-        wait_until("its scheduling", || scheduling(helper) == (own.clone(), policy, 0));
+        wait_until("its scheduling", || scheduling(helper) == (own.clone(), policy, nice));
         assert_eq!(running.pid().status("Cpus_allowed_list"), first);
     }
 }

@@ -4,13 +4,13 @@
 //! and never answer (FUSE). So it is opened beneath the root of the process that names it, only if it is regular, without
 //! waiting, and never mapped: it is read in bounded pieces. Where this process must go on, a [`Worker`] reads ([`Reader`]).
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::Mapping;
@@ -31,11 +31,19 @@ impl Identity {
     /// Returns the identity of an open file or a handle (O_PATH), as the kernel knows it: the server of a file system is
     /// not asked.
     pub fn read(file: impl AsFd) -> io::Result<Identity> {
+        Identity::of(file.as_fd().as_raw_fd(), c"", libc::AT_EMPTY_PATH)
+    }
+
+    /// Returns the identity of the file to which a link of /proc leads, which is not opened.
+    pub fn of_link(link: &Path) -> io::Result<Identity> {
+        Identity::of(libc::AT_FDCWD, &CString::new(link.as_os_str().as_bytes())?, 0)
+    }
+
+    fn of(fd: i32, path: &CStr, flags: i32) -> io::Result<Identity> {
         let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();
-        let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-        let fd = file.as_fd().as_raw_fd();
-        // SAFETY: an empty path, and room for the result.
-        let result = unsafe { libc::statx(fd, c"".as_ptr(), flags, libc::STATX_BASIC_STATS, found.as_mut_ptr()) };
+        let flags = flags | libc::AT_STATX_DONT_SYNC;
+        // SAFETY: a C string, and room for the result.
+        let result = unsafe { libc::statx(fd, path.as_ptr(), flags, libc::STATX_BASIC_STATS, found.as_mut_ptr()) };
         if result != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -87,12 +95,16 @@ pub fn handle_beneath(root: &Path, path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
+/// Returns the link to the file that is mapped in a process, whose directory in /proc is `directory`. It needs a privilege,
+/// and leads to the file even if that has another name, or none.
+pub fn link_of_mapped(directory: &Path, mapping: &Mapping) -> PathBuf {
+    directory.join(format!("map_files/{:x}-{:x}", mapping.start, mapping.end))
+}
+
 /// Returns a handle of the file that is mapped in a process, whose directory in /proc is `directory`. It fails if the
 /// file's name refers to another one by now.
 pub fn handle_of_mapped(directory: &Path, mapping: &Mapping) -> io::Result<OwnedFd> {
-    // This path needs a privilege, and leads to the file even if it has another name, or none.
-    let mapped = directory.join(format!("map_files/{:x}-{:x}", mapping.start, mapping.end));
-    let found = match handle(&mapped) {
+    let found = match handle(&link_of_mapped(directory, mapping)) {
         Ok(found) => found,
         Err(_) => handle_beneath(&directory.join("root"), Path::new(&mapping.name))?,
     };
@@ -273,7 +285,6 @@ impl io::Seek for Reader {
 mod tests {
     use super::*;
     use std::io::Read;
-    use std::path::PathBuf;
 
     struct Tree(PathBuf);
 

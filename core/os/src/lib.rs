@@ -65,16 +65,40 @@ fn numbers(directory: &str) -> io::Result<impl Iterator<Item = i32> + use<>> {
 
 /// Returns the text of a file of a process.
 pub fn text(pid: impl Display, file: &str) -> io::Result<String> {
-    // The kernel states no size, and fills a page at a time at most: without room for that, the reads begin with 32
-    // bytes.
-    let mut bytes = Vec::with_capacity(8 << 10);
-    fs::File::open(format!("/proc/{pid}/{file}"))?.read_to_end(&mut bytes)?;
+    read(pid, file, false)
+}
+
+/// Returns the text of a file of a process that the kernel makes as a whole (single_open, fs/seq_file.c), as it does all
+/// but lists: one read returns it.
+pub fn record(pid: impl Display, file: &str) -> io::Result<String> {
+    read(pid, file, true)
+}
+
+fn read(pid: impl Display, file: &str, is_record: bool) -> io::Result<String> {
+    // The kernel states no size, so read_to_end would ask for it in vain, and it fills a page at a time at most.
+    let mut file = fs::File::open(format!("/proc/{pid}/{file}"))?;
+    let mut bytes = vec![0; 8 << 10];
+    let mut length = 0;
+    loop {
+        match file.read(&mut bytes[length..]) {
+            Ok(0) => break,
+            Ok(count) => length += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        }
+        if length == bytes.len() {
+            bytes.resize(2 * length, 0);
+        } else if is_record {
+            break;
+        }
+    }
+    bytes.truncate(length);
     Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
 }
 
 /// Returns the name of a process or thread, cut off at 15 bytes (proc_pid_comm(5)).
 pub fn comm(pid: impl Display) -> io::Result<String> {
-    let text = text(pid, "comm")?;
+    let text = record(pid, "comm")?;
     Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
 }
 
@@ -91,7 +115,7 @@ pub fn without_deleted(path: &str) -> &str {
 
 /// Returns the kernel's function in which a thread waits (proc_pid_wchan(5)); empty or `0` if unknown or running.
 pub fn wchan(pid: impl Display) -> String {
-    text(pid, "wchan").unwrap_or_default()
+    record(pid, "wchan").unwrap_or_default()
 }
 
 /// Returns the controllers and the path of a process's control group in each hierarchy (cgroups(7)). The unified
@@ -127,7 +151,7 @@ pub fn path_of(descriptor: &impl AsRawFd) -> String {
 /// Returns the number of the system call that a thread waits in, and its first argument (proc_pid_syscall(5)); `None`
 /// if it runs, or is in the kernel for another reason.
 pub fn syscall(pid: impl Display) -> Option<(i64, u64)> {
-    parse_syscall(&text(pid, "syscall").ok()?)
+    parse_syscall(&record(pid, "syscall").ok()?)
 }
 
 fn parse_syscall(text: &str) -> Option<(i64, u64)> {

@@ -21,7 +21,7 @@ pub struct Stat {
 impl Stat {
     /// Reads the stat of a process or thread.
     pub fn read(pid: impl Display) -> io::Result<Stat> {
-        let text = crate::text(pid, "stat")?;
+        let text = crate::record(pid, "stat")?;
         parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a stat that is none"))
     }
 

@@ -11,7 +11,7 @@ pub struct Status(String);
 impl Status {
     /// Reads the status of a process or thread.
     pub fn read(pid: impl Display) -> io::Result<Status> {
-        crate::text(pid, "status").map(Status)
+        crate::record(pid, "status").map(Status)
     }
 
     /// Takes the text of a status.

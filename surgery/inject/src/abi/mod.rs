@@ -108,7 +108,7 @@ pub trait Abi: Sync {
         None
     }
 
-    /// Returns the code at `at` that makes the calls of a table (`remote/batch.rs`), then sends `signal` to the process
+    /// Returns the code at `at` that makes the calls of a table (`remote/batch.rs`, [`Indirect`]), then sends `signal` to the process
     /// `process`, which it runs in, and jumps to the return trampoline at `trampoline`; and the offset at which the
     /// signal stops it.
     fn batch(

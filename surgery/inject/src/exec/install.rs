@@ -2,6 +2,7 @@
 
 use std::mem::offset_of;
 use std::os::fd::OwnedFd;
+use std::sync::LazyLock;
 
 use fastpath_image::Image;
 use fastpath_page::ClockSet;
@@ -15,7 +16,7 @@ use crate::plan::redirection::{self, Journal, JournalState, MOST_RECORDS, Record
 use crate::plan::region;
 use crate::plan::rescued_calls::{self, Rescued, RescuedFile};
 use crate::plan::{Plan, Seen, Withhold};
-use crate::remote::apply::{apply, revert};
+use crate::remote::apply::{revert, write};
 use crate::remote::mapping::{self, Region};
 use crate::remote::{self, RemoteCalls};
 use crate::target::maps::{self, Mapping};
@@ -192,9 +193,9 @@ fn put_in_force(
 ) -> Result<()> {
     // Both may need the end of the vDSO's mapping.
     calls.end_batch()?;
-    apply(calls.tracee(), stays).map_err(|e| Error::Unsupported(e.to_string()))?;
+    write(calls.tracee(), stays).map_err(|e| Error::Unsupported(e.to_string()))?;
     let records = &region.plan.region.journal.records;
-    apply(calls.tracee(), records).map_err(|e| Error::Unsupported(e.to_string()))?;
+    write(calls.tracee(), records).map_err(|e| Error::Unsupported(e.to_string()))?;
     // One write, and only after it is the stack pointer moved.
     if let Err(e) = calls.tracee().write(stack.pointer, &stack.bytes()) {
         revert(calls.tracee(), records)?;
@@ -243,7 +244,7 @@ impl Program {
             }
             config.permissions.require(tracee, abi.isa())?;
         }
-        if time_namespace(&pid.to_string())? != time_namespace("self")? {
+        if time_namespace(&pid.to_string())? != *OWN_TIME_NAMESPACE {
             return Err(Error::Unsupported("it is in another time namespace".into()));
         }
         let stack = InitialStack::read(tracee, registers.sp(), abi.word())?;
@@ -349,6 +350,10 @@ impl Program {
     }
 }
 
+/// This process stays in it.
+static OWN_TIME_NAMESPACE: LazyLock<Option<std::path::PathBuf>> =
+    LazyLock::new(|| time_namespace("self").unwrap_or_default());
+
 fn time_namespace(pid: &str) -> Result<Option<std::path::PathBuf>> {
     // A kernel without time namespaces has no such link.
     match std::fs::read_link(format!("/proc/{pid}/ns/time")) {
@@ -420,7 +425,7 @@ pub fn install_in_libraries(
         tracee.write(at + used as u64, &page.bytes[used..page.used])?;
         journal.records.extend_from_slice(&calls.records);
         tracee.write(region + region::JOURNAL, &journal.bytes()?)?;
-        apply(tracee, &calls.records).map_err(|e| Error::Unsupported(e.to_string()))?;
+        write(tracee, &calls.records).map_err(|e| Error::Unsupported(e.to_string()))?;
     }
     let real_calls = region + region::STATE + offset_of!(HookState, real_calls) as u64;
     tracee.write(real_calls, &0u32.to_ne_bytes())

@@ -35,6 +35,11 @@ pub fn apply(tracee: &mut Tracee, records: &[Record]) -> Result<(), NotApplied> 
     if let Some(address) = tracee.memory()?.first_changed(&pieces)? {
         return Err(NotApplied::Changed { address });
     }
+    write(tracee, records)
+}
+
+/// Makes all changes, or none. The plan has just compared the bytes, at the same stop of the program.
+pub fn write(tracee: &mut Tracee, records: &[Record]) -> Result<(), NotApplied> {
     for (done, record) in records.iter().enumerate() {
         if let Err(e) = tracee.write(record.change.address, &record.change.replacement) {
             revert(tracee, &records[..done])?;

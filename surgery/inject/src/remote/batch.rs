@@ -17,7 +17,7 @@ const TABLE_AT: u64 = 512;
 pub const MOST_CALLS: usize = 20;
 /// Marks the end of the table, in place of a number.
 const END: u64 = u64::MAX;
-/// Size of a row in bytes: number, arguments, expected result.
+/// Size of a row in bytes: number (a word of 32 bits) and [`Indirect`] (the next), arguments, expected result.
 const ROW_BYTES: usize = 64;
 /// Bytes of the scratch memory for all of it.
 pub const SCRATCH_BYTES: u64 = TABLE_AT + (MOST_CALLS * ROW_BYTES) as u64 + 8;
@@ -59,12 +59,22 @@ impl Batch {
     }
 }
 
+/// Which argument of a call is the address of its value, an int that an earlier call of the table stores there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Indirect {
+    None = 0,
+    First = 1,
+    Fifth = 2,
+}
+
 /// One call of a table.
+#[derive(Debug, Clone, Copy)]
 pub struct RemoteCall {
     /// Name for errors.
     pub what: &'static str,
     pub call: Call,
     pub arguments: [u64; 6],
+    pub indirect: Indirect,
     pub expected: u64,
 }
 
@@ -75,7 +85,16 @@ impl RemoteCall {
             what: "close",
             call: Call::Close,
             arguments: [fd, 0, 0, 0, 0, 0],
+            indirect: Indirect::None,
             expected: 0,
+        }
+    }
+
+    /// Closes the descriptor that is stored at this address.
+    pub fn close_at(address: u64) -> RemoteCall {
+        RemoteCall {
+            indirect: Indirect::First,
+            ..RemoteCall::close(address)
         }
     }
 }
@@ -168,17 +187,31 @@ impl RemoteCalls<'_> {
     }
 
     fn call_by_itself(&mut self, call: &RemoteCall) -> std::result::Result<(), Unexpected> {
-        let made = self.call(call.what, call.call, call.arguments);
+        let made = self
+            .direct(call)
+            .and_then(|arguments| self.call(call.what, call.call, arguments));
         match made.map_err(before_all)? {
             result if result == call.expected => Ok(()),
             result => Err(Unexpected::new(0, call, Ok(result))),
         }
     }
 
+    /// Returns the arguments of a call as they are passed.
+    fn direct(&mut self, call: &RemoteCall) -> Result<[u64; 6]> {
+        let mut arguments = call.arguments;
+        let at = match call.indirect {
+            Indirect::None => return Ok(arguments),
+            Indirect::First => 0,
+            Indirect::Fifth => 4,
+        };
+        arguments[at] = self.tracee.read_words(arguments[at], 1, 4)?[0];
+        Ok(arguments)
+    }
+
     fn call_by_loop(&mut self, calls: &[RemoteCall]) -> std::result::Result<(), Unexpected> {
         let row = |call: &RemoteCall| {
             let mut row = [0; 8];
-            row[0] = self.abi.number(call.call);
+            row[0] = self.abi.number(call.call) | (call.indirect as u64) << 32;
             row[1..7].copy_from_slice(&call.arguments);
             row[7] = call.expected;
             row

@@ -4,10 +4,9 @@
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 
-use super::{RemoteCall, RemoteCalls, counter};
+use super::{Indirect, RemoteCall, RemoteCalls, counter};
 use crate::abi::Call;
 use crate::error::{Error, Result, tried};
 
@@ -16,43 +15,60 @@ pub const CONTROL_AT: u64 = 128;
 /// Offset of the answer whether the program may read the counter, behind the numbers of the socket pair.
 const COUNTER_AT: u64 = 8;
 
-/// Passes `fds`. Returns their numbers in the program, and those of the socket pair: all are open there until the caller
-/// closes them. Refuses a program that may not read the counter: the first stop serves that question, too.
-pub fn pass<const N: usize>(calls: &mut RemoteCalls<'_>, fds: [&OwnedFd; N]) -> Result<([u64; N], [u64; 2])> {
+/// Descriptors on their way into a program.
+pub struct Passed<const N: usize> {
+    /// Receives them in the program.
+    pub receive: RemoteCall,
+    /// Addresses where their numbers are stored then; until then, and for one that the program has no room for, -1 is
+    /// there.
+    pub stored_at: [u64; N],
+    /// Numbers of the socket pair, which is open in the program until the caller closes it.
+    pub pair: [u64; 2],
+}
+
+impl<const N: usize> Passed<N> {
+    /// Returns whether the program has not received all of them.
+    pub fn is_incomplete(&self, calls: &mut RemoteCalls<'_>) -> Result<bool> {
+        const NONE: u64 = u32::MAX as u64;
+        for at in &self.stored_at {
+            if calls.tracee().read_words(*at, 1, 4)? == [NONE] {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Sends `fds` to the program. Refuses a program that may not read the counter: the stop for the socket pair serves that
+/// question, too.
+pub fn send<const N: usize>(calls: &mut RemoteCalls<'_>, fds: [&OwnedFd; N]) -> Result<Passed<N>> {
     let scratch = calls.scratch();
     let flags = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as u64;
     let socketpair = RemoteCall {
         what: "socketpair",
         call: Call::Socketpair,
         arguments: [libc::AF_UNIX as u64, flags, 0, scratch, 0, 0],
+        indirect: Indirect::None,
         expected: 0,
     };
-    let may_read = counter::with_question(calls, scratch + COUNTER_AT, socketpair)?;
-    let pair = calls.tracee().read_words(scratch, 2, 4)?;
-    let pair = [pair[0], pair[1]];
-    let passed = (|| {
-        calls.policy.record(calls.tracee, scratch, pair)?;
-        if !may_read {
+    counter::with_question(calls, scratch + COUNTER_AT, socketpair)?;
+    let found = calls.tracee().read_words(scratch, 3, 4)?;
+    let pair = [found[0], found[1]];
+    let sent = calls.policy.record(calls.tracee, scratch, pair).and_then(|()| {
+        if found[2] != counter::ENABLED {
             return Err(Error::CounterForbidden);
         }
-        send(calls, pair[0], fds)?;
-        let receive = RemoteCall {
-            what: "recvmsg",
-            call: Call::Recvmsg,
-            arguments: prepare_to_receive::<N>(calls, pair[1])?,
-            expected: 1,
-        };
-        calls.call_all(&[receive])?;
-        received(calls)
-    })();
-    if passed.is_err() {
+        send_into(calls, pair[0], fds)?;
+        prepare_to_receive(calls, pair)
+    });
+    if sent.is_err() {
         pair.into_iter().try_for_each(|fd| calls.close(fd))?;
     }
-    Ok((passed?, pair))
+    sent
 }
 
 /// Sends the descriptors into the program's socket `a`.
-fn send<const N: usize>(calls: &mut RemoteCalls<'_>, a: u64, fds: [&OwnedFd; N]) -> Result<()> {
+fn send_into<const N: usize>(calls: &mut RemoteCalls<'_>, a: u64, fds: [&OwnedFd; N]) -> Result<()> {
     let ours = calls.tracee().take_fd(a as i32)?;
     let raw = fds.map(AsRawFd::as_raw_fd);
     sendmsg::<UnixAddr>(
@@ -66,53 +82,35 @@ fn send<const N: usize>(calls: &mut RemoteCalls<'_>, a: u64, fds: [&OwnedFd; N])
     .map(drop)
 }
 
-/// Returns the size in bytes of the control message with `N` descriptors, and of its header.
-fn control_bytes<const N: usize>(calls: &RemoteCalls<'_>) -> (usize, usize) {
-    let header = calls.abi().word() + 8;
-    (header + 4 * N, header)
-}
-
-/// Writes what recvmsg reads to the scratch memory, and returns the arguments of the call.
-fn prepare_to_receive<const N: usize>(calls: &mut RemoteCalls<'_>, b: u64) -> Result<[u64; 6]> {
+/// Writes what recvmsg reads to the scratch memory.
+fn prepare_to_receive<const N: usize>(calls: &mut RemoteCalls<'_>, pair: [u64; 2]) -> Result<Passed<N>> {
     // struct msghdr at +0, struct iovec at +64, the byte at +96, then the control message: a cmsghdr (a word and two
     // ints), the ints. Every field of msghdr is a word, or an int padded to one.
     let scratch = calls.scratch();
     let word = calls.abi().word();
-    let control = CONTROL_AT;
-    let length = control_bytes::<N>(calls).0 as u64;
-    let message = [0, 0, scratch + 64, 1, scratch + control, length, 0];
+    let header = word + 8;
+    let length = header + 4 * N;
+    let message = [0, 0, scratch + 64, 1, scratch + CONTROL_AT, length as u64, 0];
     let iovec = [scratch + 96, 1];
+    let mut bytes = vec![0; CONTROL_AT as usize];
     for (at, words) in [(0, &message[..]), (64, &iovec[..])] {
-        let bytes: Vec<u8> = words
-            .iter()
-            .flat_map(|w| w.to_le_bytes().into_iter().take(word))
-            .collect();
-        calls.tracee().write(scratch + at, &bytes)?;
-    }
-    let flags = (libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) as u64;
-    Ok([b, scratch, flags, 0, 0, 0])
-}
-
-/// Returns the numbers of the descriptors that the program has received.
-fn received<const N: usize>(calls: &mut RemoteCalls<'_>) -> Result<[u64; N]> {
-    let (length, header) = control_bytes::<N>(calls);
-    let word = calls.abi().word();
-    let mut message = vec![0u8; length];
-    let at = calls.scratch() + CONTROL_AT;
-    calls.tracee().read(at, &mut message)?;
-    let int = |i: usize| u32::from_le_bytes([message[i], message[i + 1], message[i + 2], message[i + 3]]);
-    let descriptor = |i: usize| u64::from(int(header + 4 * i));
-    // cmsg_len counts the header and all descriptors; fewer arrive if the program may open no more.
-    let level_and_type = [int(word), int(word + 4)];
-    let arrived = (int(0) as usize).min(length).saturating_sub(header) / 4;
-    if arrived < N || level_and_type != [libc::SOL_SOCKET as u32, libc::SCM_RIGHTS as u32] {
-        for i in 0..arrived {
-            calls.close(descriptor(i))?;
+        for (index, value) in words.iter().enumerate() {
+            bytes[at + index * word..][..word].copy_from_slice(&value.to_le_bytes()[..word]);
         }
-        return Err(Error::Remote {
-            what: "recvmsg",
-            errno: Errno::EMFILE,
-        });
     }
-    Ok(std::array::from_fn(descriptor))
+    bytes.resize(CONTROL_AT as usize + length, 0xff);
+    calls.tracee().write(scratch, &bytes)?;
+    let flags = (libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) as u64;
+    let first = scratch + CONTROL_AT + header as u64;
+    Ok(Passed {
+        receive: RemoteCall {
+            what: "recvmsg",
+            call: Call::Recvmsg,
+            arguments: [pair[1], scratch, flags, 0, 0, 0],
+            indirect: Indirect::None,
+            expected: 1,
+        },
+        stored_at: std::array::from_fn(|i| first + 4 * i as u64),
+        pair,
+    })
 }

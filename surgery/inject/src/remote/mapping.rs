@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::{RemoteCall, RemoteCalls, pass};
+use super::{Indirect, RemoteCall, RemoteCalls, descriptors};
 use crate::abi::Call;
 use crate::error::{Error, Result, tried};
 use crate::plan::Plan;
@@ -34,39 +34,49 @@ pub struct Region<'a> {
 impl Region<'_> {
     /// Maps the whole region, by few stops of the program. Nothing in the program points to it yet.
     pub fn map(&self, calls: &mut RemoteCalls<'_>) -> Result<()> {
-        let (fds, pair) = pass(calls, [self.page, self.mailbox, &self.file()?])?;
+        let passed = descriptors::send(calls, [self.page, self.mailbox, &self.file()?])?;
         let abi = calls.abi();
         let mappings = self
-            .mappings(fds)
+            .mappings(passed.stored_at)
             .into_iter()
             .map(|[at, size, protection, flags, fd, offset]| RemoteCall {
                 what: "mmap",
                 call: Call::Mmap,
                 arguments: [at, size, protection, flags, fd, abi.mmap_offset(offset)],
+                indirect: Indirect::Fifth,
                 expected: at,
             });
-        let mut all: Vec<RemoteCall> = pair.into_iter().map(RemoteCall::close).chain(mappings).collect();
-        let mapped = all.len();
-        all.extend(fds.into_iter().map(RemoteCall::close));
+        let closes = passed.pair.map(RemoteCall::close);
+        let first = 1 + closes.len();
+        let mut all: Vec<RemoteCall> = std::iter::once(passed.receive).chain(closes).chain(mappings).collect();
+        let mapped = first..all.len();
+        all.extend(passed.stored_at.iter().map(|at| RemoteCall::close_at(*at)));
         let Err(other) = calls.call_all(&all) else {
             return Ok(());
         };
         // Unmaps what was mapped, also elsewhere: a kernel before 4.17 takes the address for a hint.
-        let elsewhere = other.result.filter(|_| (pair.len()..mapped).contains(&other.call));
+        let elsewhere = other.result.filter(|_| mapped.contains(&other.call));
         if let Some(elsewhere) = elsewhere {
             calls.munmap(elsewhere, all[other.call].arguments[1])?;
         }
-        if other.call > pair.len() {
+        if other.call > first {
             unmap(calls, self.plan.region.at)?;
         }
+        let is_incomplete = passed.is_incomplete(calls)?;
         // Not those that are closed: their numbers may be the program's own by now.
-        let open = all.iter().skip(other.call + 1).filter(|call| call.call == Call::Close);
-        open.for_each(|close| drop(calls.close(close.arguments[0])));
+        let open = all.chunks(1).skip(other.call + 1);
+        let open = open.filter(|call| call[0].call == Call::Close);
+        open.for_each(|close| drop(calls.call_all(close)));
         Err(match other.error {
             _ if elsewhere.is_some() => Error::PlaceTaken,
             Error::Remote {
                 errno: Errno::EEXIST, ..
             } => Error::PlaceTaken,
+            // Fewer arrive if the program may open no more.
+            Error::Remote { what: "mmap", .. } if is_incomplete => Error::Remote {
+                what: "recvmsg",
+                errno: Errno::EMFILE,
+            },
             error => error,
         })
     }
@@ -81,22 +91,28 @@ impl Region<'_> {
         let in_file = |e| Error::io("memfd", e);
         let size = THUNK_PAGES_IN_FILE + PAGE * self.plan.calls.pages.len() as u64;
         file.set_len(size).map_err(in_file)?;
-        let pages = |from: u64| (from..).step_by(PAGE as usize);
-        let code = pages(0).zip(self.plan.region.code.chunks(PAGE as usize));
-        let apart = [
-            (region::STATE, self.state.bytes()),
-            (VDSO_IN_FILE, &self.plan.region.vdso[..]),
-        ];
-        let thunks = self.plan.calls.pages.iter().map(|page| &page.bytes[..]);
-        for (at, bytes) in code.chain(apart).chain(pages(THUNK_PAGES_IN_FILE).zip(thunks)) {
-            if bytes.iter().any(|byte| *byte != 0) {
-                file.write_all_at(bytes, at).map_err(in_file)?;
+        let mut bytes = vec![0; size as usize];
+        let mut put = |at: u64, part: &[u8]| bytes[at as usize..][..part.len()].copy_from_slice(part);
+        put(0, &self.plan.region.code);
+        put(region::STATE, self.state.bytes());
+        put(VDSO_IN_FILE, &self.plan.region.vdso);
+        let thunks = (THUNK_PAGES_IN_FILE..).step_by(PAGE as usize);
+        for (at, page) in thunks.zip(&self.plan.calls.pages) {
+            put(at, &page.bytes);
+        }
+        let (pages, _) = bytes.as_chunks::<{ PAGE as usize }>();
+        let mut at = 0;
+        for pages in pages.chunk_by(|one, other| is_zeros(one) == is_zeros(other)) {
+            if !is_zeros(&pages[0]) {
+                file.write_all_at(pages.as_flattened(), at).map_err(in_file)?;
             }
+            at += PAGE * pages.len() as u64;
         }
         Ok(file.into())
     }
 
-    /// Returns the mappings, in this order: the whole region first, the others over it and beside the program's code.
+    /// Returns the mappings of the page, the mailbox and the code, in this order: the whole region first, the others over
+    /// it and beside the program's code.
     fn mappings(&self, [page, mailbox, code]: [u64; 3]) -> Vec<[u64; 6]> {
         const READ: i32 = libc::PROT_READ;
         const WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
@@ -137,6 +153,10 @@ impl Region<'_> {
         all.map(|(at, size, protection, flags, fd, offset)| [at, size, protection as u64, flags as u64, fd, offset])
             .collect()
     }
+}
+
+fn is_zeros(page: &[u8; PAGE as usize]) -> bool {
+    *page == [0; PAGE as usize]
 }
 
 /// Unmaps the region at `at`. What is mapped apart from it goes first, because it is found by the region.

@@ -29,8 +29,7 @@ use crate::error::{Error, Result};
 use crate::target::maps::Mapping;
 use crate::target::tracee::{CallResult, Stop, Tracee, Until};
 use batch::Batch;
-pub use batch::{End, RemoteCall};
-pub use descriptors::pass;
+pub use batch::{End, Indirect, RemoteCall};
 use tail::Tail;
 
 /// Size of the scratch memory on the stack, for what remote calls pass by pointer.

@@ -54,9 +54,7 @@ impl Tail {
     /// Finds an unused tail in the process `pid`, which has this memory. The kernel's vDSO comes first, as no page of a file
     /// is copied for it. With `ours_are_free`, a tail that a killed fastpath left in use counts as unused.
     pub fn find(memory: Rc<Memory>, pid: i32, maps: &[Mapping], ours_are_free: bool) -> Result<Tail> {
-        let (present, absent) = places(pid, maps);
-        let mut places = present.into_iter().chain(absent);
-        let padded = places.find_map(|at| match contents(&memory, at) {
+        let padded = places(pid, maps).find_map(|(at, _)| match contents(&memory, at) {
             Contents::Unused(pad) => Some(padding(&memory, at, pad)),
             Contents::Ours(pad) if ours_are_free => Some((at, at, vec![pad; BYTES])),
             _ => None,
@@ -76,9 +74,7 @@ impl Tail {
     /// Borrows a tail that the program uses, to be erased before the program continues: a program that has not run an
     /// instruction does not need it before.
     pub fn borrow(memory: Rc<Memory>, pid: i32, maps: &[Mapping]) -> Option<Tail> {
-        let (present, absent) = places(pid, maps);
-        let mut tails = present.into_iter().chain(absent);
-        let (at, original) = tails.find_map(|at| Some((at, memory.bytes(at, BYTES).ok()?)))?;
+        let (at, original) = places(pid, maps).find_map(|(at, _)| Some((at, memory.bytes(at, BYTES).ok()?)))?;
         Some(Tail {
             at,
             unused_from: at,
@@ -91,8 +87,8 @@ impl Tail {
     /// written to is the process's own copy, and reading others could wait for their file system.
     pub fn in_use(pid: i32, maps: &[Mapping]) -> Result<Vec<Tail>> {
         let memory = Rc::new(Memory::writable(pid)?);
-        let (present, _) = places(pid, maps);
-        let ours = present.into_iter().filter_map(|at| match contents(&memory, at) {
+        let present = places(pid, maps).filter_map(|(at, is_present)| is_present.then_some(at));
+        let ours = present.filter_map(|at| match contents(&memory, at) {
             Contents::Ours(pad) => Some(Tail {
                 at,
                 unused_from: at,
@@ -158,17 +154,21 @@ impl Tail {
     }
 }
 
-/// Returns the addresses of the tails of executable mappings of files: those whose page is in memory, which are read
-/// without a wait, and those that have to be read from the file system.
-fn places(pid: i32, maps: &[Mapping]) -> (Vec<u64>, Vec<u64>) {
-    let vdso = maps.iter().filter(|m| m.executable && m.name == "[vdso]");
-    let others = maps.iter().filter(|m| is_of_file(m));
-    let pagemap = Pagemap::open(pid);
+/// Returns the addresses of the tails of executable mappings, and whether their page is in memory: first the kernel's
+/// vDSO, then those of files that are read without a wait, then those that have to be read from the file system.
+fn places(pid: i32, maps: &[Mapping]) -> impl Iterator<Item = (u64, bool)> {
     let tail = |mapping: &Mapping| mapping.end - BYTES as u64;
-    let (present, absent) = others
-        .map(tail)
-        .partition::<Vec<_>, _>(|at| pagemap.present(*at..*at + 1) == [true]);
-    (vdso.map(tail).chain(present).collect(), absent)
+    let vdso = maps.iter().filter(|m| m.executable && m.name == "[vdso]");
+    let of_files = std::iter::once_with(move || {
+        let pagemap = Pagemap::open(pid);
+        let tails = maps.iter().filter(|m| is_of_file(m)).map(tail);
+        let (present, absent) = tails.partition::<Vec<_>, _>(|at| pagemap.present(*at..*at + 1) == [true]);
+        present
+            .into_iter()
+            .map(|at| (at, true))
+            .chain(absent.into_iter().map(|at| (at, false)))
+    });
+    vdso.map(move |vdso| (tail(vdso), true)).chain(of_files.flatten())
 }
 
 /// Returns whether a mapping has the code of a file that is not fastpath's. Anonymous memory does not count: the program may

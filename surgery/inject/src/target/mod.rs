@@ -205,7 +205,7 @@ pub fn proc_shows_this_namespace() -> Result<()> {
 /// calls of threads (it takes CONFIG_HAVE_ARCH_TRACEHOOK, which User Mode Linux has not). The error: this process may not
 /// look at the thread.
 pub fn waits_on_futex(tid: i32, address: u64) -> io::Result<Option<bool>> {
-    match fastpath_os::text(tid, "syscall") {
+    match fastpath_os::record(tid, "syscall") {
         Ok(text) => Ok(Some(is_wait_on_futex(&text, address))),
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Err(e),
         Err(_) => Ok(std::path::Path::new("/proc/self/syscall").exists().then_some(false)),

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fastpath_os::foreign;
+use fastpath_os::foreign::{self, Identity};
 
 use crate::abi::Abi;
 use crate::error::{Error, Result};
@@ -37,8 +37,13 @@ impl Code {
     ) -> Result<Code> {
         let pid = tracee.pid();
         let exe = format!("/proc/{pid}/exe");
-        let file = open_path(&exe)?;
-        let program = scans.scan(&file, Role::Program).map_err(|e| Error::io(&exe, e))?;
+        let known = Identity::of_link(Path::new(&exe)).ok();
+        let program = match known.and_then(|file| scans.known(file, Role::Program)) {
+            Some(program) => program,
+            None => scans
+                .scan(&open_path(&exe)?, Role::Program)
+                .map_err(|e| Error::io(&exe, e))?,
+        };
         let loaded = stack.get(AT_PHDR).and_then(|phdr| file_start(maps, phdr)).unwrap_or(0);
         let program_bias = loaded.wrapping_sub(program.lowest);
         let base = stack.get(AT_BASE).filter(|base| *base != 0);
@@ -113,7 +118,12 @@ pub fn file_start(maps: &[Mapping], address: u64) -> Option<u64> {
 /// Returns scan and load bias of the library mapped at `mapping`; `None` if the file cannot be read, or was replaced on
 /// disk since: its code is then not the mapped code.
 pub fn library(pid: i32, scans: &Cache, maps: &[Mapping], mapping: &Mapping) -> Option<(Arc<sites::Scan>, u64)> {
-    let scan = scans.scan(&open_mapped(pid, mapping)?, Role::Library).ok()?;
+    let link = foreign::link_of_mapped(&directory(pid), mapping);
+    let known = Identity::of_link(&link).ok().filter(|file| file.inode == mapping.inode);
+    let scan = match known.and_then(|file| scans.known(file, Role::Library)) {
+        Some(scan) => scan,
+        None => scans.scan(&open_mapped(pid, mapping)?, Role::Library).ok()?,
+    };
     let bias = file_start(maps, mapping.start)?.wrapping_sub(scan.lowest);
     Some((scan, bias))
 }
@@ -121,7 +131,11 @@ pub fn library(pid: i32, scans: &Cache, maps: &[Mapping], mapping: &Mapping) -> 
 /// Returns a handle of the file that is mapped at `mapping`; `None` if it cannot be opened, or its name refers to another
 /// file by now.
 pub fn open_mapped(pid: i32, mapping: &Mapping) -> Option<OwnedFd> {
-    foreign::handle_of_mapped(&Path::new("/proc").join(pid.to_string()), mapping).ok()
+    foreign::handle_of_mapped(&directory(pid), mapping).ok()
+}
+
+fn directory(pid: i32) -> PathBuf {
+    Path::new("/proc").join(pid.to_string())
 }
 
 /// Scans the C library and the interpreter of this process: those of a program are most likely the same, and need not be

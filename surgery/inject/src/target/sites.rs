@@ -191,6 +191,15 @@ pub struct Cache {
 type Known<T> = Mutex<HashMap<(Identity, Role), Arc<Mutex<Option<Arc<T>>>>>>;
 
 impl Cache {
+    /// Returns the scan of a file that was scanned before.
+    pub fn known(&self, file: Identity, role: Role) -> Option<Arc<Scan>> {
+        let scans = self.scans.lock().unwrap_or_else(PoisonError::into_inner);
+        let scan = scans.get(&(file, role))?.clone();
+        drop(scans);
+        // Another visit may be scanning it.
+        scan.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Returns the scan of a file, by a handle (O_PATH).
     pub fn scan(&self, file: &OwnedFd, role: Role) -> std::io::Result<Arc<Scan>> {
         known(&self.scans, file, role, MOST_SCANNED, |file| {

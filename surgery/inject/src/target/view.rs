@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2, readlinkat};
-use nix::sys::stat::{FileStat, fstat};
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2, readlinkat};
+use nix::sys::stat::{FileStat, Mode, fstat};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 use crate::error::{Error, Result};
@@ -20,7 +20,8 @@ const PROC_ROOT_INO: u64 = 1;
 /// A thread's view of paths: its root and its working directory, and what it calls /proc/self.
 pub struct View {
     root: OwnedFd,
-    cwd: OwnedFd,
+    /// Link to the directory at which relative paths start.
+    start: String,
     /// Its number in this process's /proc, or `self`.
     tid: String,
 }
@@ -35,7 +36,7 @@ impl View {
         };
         Ok(View {
             root: open_path(&format!("/proc/{tid}/root"))?,
-            cwd: open_path(&start)?,
+            start,
             tid: tid.to_owned(),
         })
     }
@@ -43,11 +44,15 @@ impl View {
     /// Opens a path as the thread would, as a handle only (O_PATH).
     pub fn open(&self, path: &OsStr) -> Result<OwnedFd> {
         if path.is_empty() {
-            return self.cwd.try_clone().map_err(|e| Error::io("", e));
+            return open_path(&self.start);
         }
+        let start;
         let (from, resolve) = match path.as_bytes().starts_with(b"/") {
             true => (&self.root, ResolveFlag::RESOLVE_IN_ROOT),
-            false => (&self.cwd, ResolveFlag::empty()),
+            false => {
+                start = open_path(&self.start)?;
+                (&start, ResolveFlag::empty())
+            }
         };
         let how = OpenHow::new().flags(HANDLE);
         let how = how.resolve(resolve | ResolveFlag::RESOLVE_NO_MAGICLINKS);
@@ -65,7 +70,10 @@ impl View {
     /// The same, component by component.
     fn walk(&self, path: &OsStr) -> nix::Result<OwnedFd> {
         let again = |fd: &OwnedFd| fd.try_clone().map_err(|_| Errno::EMFILE);
-        let mut at = again(&self.cwd)?;
+        let mut at = match path.as_bytes().starts_with(b"/") {
+            true => again(&self.root)?,
+            false => open(self.start.as_str(), HANDLE, Mode::empty())?,
+        };
         let mut links = 0;
         // The last component comes first.
         let mut rest = Vec::new();

@@ -42,21 +42,28 @@ static HOOK: Option<Hook> = include!(concat!(env!("OUT_DIR"), "/hook_x86_64.rs")
 const BATCH_BYTES: usize = 112;
 
 /// Makes the calls of the table in rbx, which the return trampoline does not restore. The result replaces the number.
-const BATCH: [u8; 48] = [
-    0x48, 0x8b, 0x03, //       1: mov (%rbx), %rax
+const BATCH: [u8; 63] = [
+    0x8b, 0x03, //             1: mov (%rbx), %eax
+    0x8b, 0x4b, 0x04, //          mov 4(%rbx), %ecx
     0x48, 0x8b, 0x7b, 0x08, //    mov 8(%rbx), %rdi
     0x48, 0x8b, 0x73, 0x10, //    mov 16(%rbx), %rsi
     0x48, 0x8b, 0x53, 0x18, //    mov 24(%rbx), %rdx
     0x4c, 0x8b, 0x53, 0x20, //    mov 32(%rbx), %r10
     0x4c, 0x8b, 0x43, 0x28, //    mov 40(%rbx), %r8
     0x4c, 0x8b, 0x4b, 0x30, //    mov 48(%rbx), %r9
+    0xd1, 0xe9, //                shr %ecx
+    0x73, 0x02, //                jnc 3f
+    0x8b, 0x3f, //                mov (%rdi), %edi
+    0xd1, 0xe9, //             3: shr %ecx
+    0x73, 0x03, //                jnc 4f
+    0x45, 0x8b, 0x00, //          mov (%r8), %r8d; 4:
     0x0f, 0x05, //                syscall
     0x48, 0x89, 0x03, //          mov %rax, (%rbx)
     0x48, 0x3b, 0x43, 0x38, //    cmp 56(%rbx), %rax
     0x75, 0x0a, //                jne 2f
     0x48, 0x83, 0xc3, 0x40, //    add $64, %rbx
     0x48, 0x83, 0x3b, 0xff, //    cmpq $-1, (%rbx)
-    0x75, 0xd0, //                jne 1b; 2:
+    0x75, 0xc1, //                jne 1b; 2:
 ];
 
 impl Abi for X86_64 {
@@ -187,7 +194,8 @@ mod tests {
         let decoder = Decoder::with_ip(64, &code, AT, DecoderOptions::NONE);
         let code: Vec<_> = decoder.into_iter().collect();
         assert!(code.iter().all(|i| !i.is_invalid()));
-        let jumps: Vec<_> = code.iter().filter(|i| i.is_jcc_short()).collect();
+        let is_end = |i: &&iced_x86::Instruction| i.is_jcc_short() && i.mnemonic() == Mnemonic::Jne;
+        let jumps: Vec<_> = code.iter().filter(is_end).collect();
         assert_eq!(
             (jumps[0].mnemonic(), jumps[1].near_branch_target()),
             (Mnemonic::Jne, AT)

@@ -2,6 +2,7 @@
 
 mod state;
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -76,6 +77,8 @@ pub struct Tracee {
     /// Process that it belongs to.
     process: i32,
     memory: Option<Rc<Memory>>,
+    /// Its registers, if they were read since it stopped.
+    registers: Cell<Option<Registers>>,
 }
 
 impl Tracee {
@@ -94,6 +97,7 @@ impl Tracee {
             pid: Pid::from_raw(tid),
             process,
             memory: None,
+            registers: Cell::new(None),
         }
     }
 
@@ -207,6 +211,7 @@ impl Tracee {
 
     /// Makes a ptrace(2) request whose arguments are integers.
     fn request(&self, what: &'static str, request: libc::c_uint, data: i32) -> Result<()> {
+        self.registers.set(None);
         // SAFETY: the callers' requests (PTRACE_CONT, PTRACE_SYSCALL, PTRACE_LISTEN, PTRACE_DETACH) take the data as a
         // number, and access no memory of this process.
         let r = unsafe { libc::ptrace(request, self.pid(), 0usize, data as usize) };
@@ -248,11 +253,14 @@ impl Tracee {
 
     /// Returns its general registers.
     pub fn registers(&self) -> Result<Registers> {
-        Registers::read(self.pid)
+        let registers = self.registers.get().map_or_else(|| Registers::read(self.pid), Ok)?;
+        self.registers.set(Some(registers));
+        Ok(registers)
     }
 
     /// Changes its general registers.
     pub fn set_registers(&self, registers: &Registers) -> Result<()> {
+        self.registers.set(None);
         registers.apply(self.pid)
     }
 
