@@ -2,13 +2,9 @@
 /*
  * vfork: a child in its memory prints `child` and stays until the end of the input; then both end.
  * vfork MS: the child stays for MS milliseconds, and another one follows soon, again and again.
- * vfork share: the child stays, and its parent continues (clone(2), CLONE_VM); prints the child's PID.
  */
-#include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -44,25 +40,7 @@ static void stay_again_and_again(int ms) {
 	}
 }
 
-static int stay(void *unused) {
-	while (!unused) {
-		pause();
-	}
-	return 0;
-}
-
-static int share(void) {
-	static _Alignas(16) char stack[65536];
-
-	printf("%d\n", clone(stay, stack + sizeof(stack), CLONE_VM | SIGCHLD, NULL));
-	fflush(stdout);
-	return stay(NULL);
-}
-
 int main(int argc, char **argv) {
-	if (argc > 1 && strcmp(argv[1], "share") == 0) {
-		return share();
-	}
 	if (argc > 1) {
 		stay_again_and_again(atoi(argv[1]));
 	}

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use nix::sys::ptrace::Options;
 
-use super::checks;
 use super::listing;
 use super::notes;
 use super::refusal::{Answer, Refusal};
 use super::session::{Session, Thread, go_on};
+use super::sharers;
 use super::thread_state::{dispatches_calls, prepare};
 use super::threads::{StopTimeout, Tries};
 use crate::abi::Registers;
@@ -58,7 +58,7 @@ impl Caller {
             for even_in_sequence in [false, true] {
                 for tid in listing::by_convenience(pid)
                     .into_iter()
-                    .filter(|tid| !listing::is_worker(pid, *tid) && !checks::has_own_descriptors(pid, *tid))
+                    .filter(|tid| !listing::is_worker(pid, *tid) && !sharers::has_own_descriptors(pid, *tid))
                 {
                     match Caller::on(session, tid, maps, even_in_sequence) {
                         Ok(Some(caller)) => return Ok(caller),

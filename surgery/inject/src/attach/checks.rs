@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fastpath_image::{Isa, Vdso};
 
 use super::listing;
-use super::refusal::{Answer, Refusal, Shared};
+use super::refusal::{Answer, Refusal};
 use super::regions::{Found, find};
 use crate::error::Error;
 use crate::plan::redirection::JournalState;
@@ -155,74 +155,4 @@ pub fn look_at(pid: i32) -> Answer<Target> {
         vdso_base,
         leftover,
     })
-}
-
-impl Shared {
-    /// Returns whether two processes or threads share it; `None` if that cannot be known.
-    fn by(self, pid: i32, other: i32) -> Option<bool> {
-        // include/uapi/linux/kcmp.h: KCMP_VM, KCMP_FILES
-        let kind = match self {
-            Shared::Memory => 1,
-            Shared::Descriptors => 2,
-        };
-        // SAFETY: kcmp takes integers.
-        let order = unsafe { libc::syscall(libc::SYS_kcmp, pid, other, kind, 0, 0) };
-        (order >= 0).then_some(order == 0)
-    }
-}
-
-/// Returns whether a thread has other file descriptors than its process (unshare(2), CLONE_FILES). It cannot make remote
-/// calls: what it opens does not have that number in the process.
-pub fn has_own_descriptors(pid: i32, tid: i32) -> bool {
-    Shared::Descriptors.by(pid, tid) == Some(false)
-}
-
-/// Refuses a process that shares something with another one, and not only for a moment. `pause` waits. Returns whether it
-/// was called.
-pub fn refuse_shared(pid: i32, mut pause: impl FnMut(Duration)) -> Answer<bool> {
-    const MOMENT: Duration = Duration::from_secs(2);
-    let mut has_waited = false;
-    for with in relatives(pid) {
-        for what in [Shared::Memory, Shared::Descriptors] {
-            // The child of a vfork, or one that only closes a descriptor, is gone within a moment, if it gets a CPU.
-            let begun = Instant::now();
-            while what.by(pid, with) == Some(true) && !is_thread_of(pid, with) {
-                if begun.elapsed() > MOMENT {
-                    return Err(Refusal::Shares { what, with });
-                }
-                pause(Duration::from_millis(5));
-                has_waited = true;
-            }
-        }
-    }
-    Ok(has_waited)
-}
-
-fn is_thread_of(pid: i32, tid: i32) -> bool {
-    std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists()
-}
-
-/// Returns the processes with which a process may share something: one that it made, its ancestors, and those that were
-/// made a little before or after it. The latter include what it made and disowned (CLONE_PARENT, a fork in between).
-/// To list /proc takes 10 us for each process of the host.
-fn relatives(pid: i32) -> Vec<i32> {
-    /// Distance of process ids. A comparison takes a microsecond.
-    const NEAR: i32 = 128;
-    let is_other = |other: &i32| *other != pid;
-    // CONFIG_PROC_CHILDREN
-    if !std::path::Path::new("/proc/thread-self/children").exists() {
-        return fastpath_os::processes()
-            .into_iter()
-            .flatten()
-            .filter(is_other)
-            .collect();
-    }
-    let children = |tid: i32| fastpath_os::text(format!("{pid}/task/{tid}"), "children").ok();
-    let children: Vec<String> = listing::list(pid).into_iter().filter_map(children).collect();
-    let children = children.iter().flat_map(|list| list.split_whitespace());
-    let children = children.filter_map(|child| child.parse().ok());
-    let parent = |of: &i32| fastpath_os::Stat::read(*of).ok().map(|stat| stat.parent);
-    let ancestors = std::iter::successors(Some(pid), |of| parent(of).filter(|parent| *parent > 0)).skip(1);
-    let near = (pid - NEAR).max(1)..pid.saturating_add(NEAR);
-    children.chain(ancestors).chain(near.filter(is_other)).collect()
 }

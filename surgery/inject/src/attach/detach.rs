@@ -10,9 +10,10 @@ use super::execs;
 use super::floor::Floors;
 use super::inside::{interrupted_at, thread_in, until_no_thread_is_in};
 use super::leftovers;
-use super::refusal::{Answer, Refusal};
+use super::refusal::{Answer, Refusal, Shared};
 use super::regions::{Found, find};
 use super::session::{self, Session};
+use super::sharers;
 use super::threads::AllStopped;
 use super::watchdog::LastResort;
 use crate::abi;
@@ -51,6 +52,8 @@ fn detach_held(session: &Session<'_>) -> Answer<Detached> {
     if found.journal.state == JournalState::Kept {
         return Err(Refusal::UnderRun);
     }
+    // Its remote call opens nothing.
+    sharers::refuse(session, &[Shared::Memory])?;
     let is_unused = take_back(session, &found)?;
     leftovers::clear(session)?;
     let cleared = match is_unused {
@@ -59,11 +62,14 @@ fn detach_held(session: &Session<'_>) -> Answer<Detached> {
     };
     match cleared {
         Ok(()) => Ok(Detached { region_stays_for: None }),
-        Err(refusal @ (Refusal::InTheWay { .. } | Refusal::KernelBehind { .. } | Refusal::StackNotReadable { .. })) => {
-            Ok(Detached {
-                region_stays_for: Some(refusal),
-            })
-        }
+        Err(
+            refusal @ (Refusal::InTheWay { .. }
+            | Refusal::KernelBehind { .. }
+            | Refusal::StackNotReadable { .. }
+            | Refusal::Shares { .. }),
+        ) => Ok(Detached {
+            region_stays_for: Some(refusal),
+        }),
         Err(refusal) => Err(refusal),
     }
 }

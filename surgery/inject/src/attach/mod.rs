@@ -20,6 +20,7 @@ mod priority;
 mod refusal;
 mod regions;
 mod session;
+mod sharers;
 mod thread_state;
 mod threads;
 mod watchdog;
@@ -110,7 +111,7 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     let pid = session.pid();
     // From here on no other tracer can change the target.
     let mut target = checks::look_at(pid)?;
-    let has_waited = checks::refuse_shared(pid, |pause| session.rest(pause))?;
+    let has_waited = sharers::refuse(session, &[Shared::Memory, Shared::Descriptors])?;
     if leftovers::clear(session)? || has_waited {
         target = checks::look_at(pid)?;
     }
@@ -188,7 +189,7 @@ fn remove_unused(session: &Session<'_>, why: &Refusal) -> Answer<()> {
     if let Ok(Some(found)) = find(pid, &maps::read(pid)?) {
         let _ = match why {
             // Refused before any code pointed to the region, so no thread can be in it.
-            Refusal::StackNotReadable { .. } => detach::unmap_unused(session, &found),
+            Refusal::StackNotReadable { .. } | Refusal::Shares { .. } => detach::unmap_unused(session, &found),
             _ => detach::clear(session, &found),
         };
     }

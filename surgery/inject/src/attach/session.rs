@@ -26,6 +26,8 @@ pub struct Session<'s> {
     pauses: Cell<Pauses>,
     /// Whether tails that a killed fastpath left in use may be overwritten: no thread is in them.
     pub tails_are_free: Cell<bool>,
+    /// Last number that a process had when this one was compared with others: see [`super::sharers`].
+    pub last_compared: Cell<Option<i32>>,
 }
 
 /// Number and length of the stops of all threads.
@@ -89,6 +91,7 @@ impl Session<'_> {
             late: RefCell::default(),
             pauses: Cell::default(),
             tails_are_free: Cell::default(),
+            last_compared: Cell::default(),
         })
     }
 

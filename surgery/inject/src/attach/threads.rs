@@ -7,6 +7,7 @@ use super::listing::{Listing, call_of, has_ended, is_uninterruptible, is_worker,
 use super::priority::Priority;
 use super::refusal::{Answer, Refusal};
 use super::session::{Session, Thread};
+use super::sharers;
 use crate::abi::Registers;
 use crate::abi::host::running;
 use crate::error::{Error, Result};
@@ -134,7 +135,9 @@ impl AllStopped<'_> {
                         Err(refusal) => refusal,
                     }
                 }
-                Err(refusal @ (Refusal::DoesNotStop { .. } | Refusal::StoppedTooLong { .. })) => refusal,
+                Err(
+                    refusal @ (Refusal::DoesNotStop { .. } | Refusal::StoppedTooLong { .. } | Refusal::Shares { .. }),
+                ) => refusal,
                 Err(refusal) => return Err(refusal),
             };
             if !tries.wait(session) {
@@ -166,7 +169,7 @@ impl AllStopped<'_> {
             all.are_in_time()?;
             // Stopped threads start no others.
             if !all.threads.is_empty() && all.threads.len() == number_of(pid) {
-                return Ok(all);
+                return sharers::refuse_new(session).map(|()| all);
             }
             let listing = Listing::read(pid);
             let is_whole = listing.is_whole();
@@ -174,7 +177,10 @@ impl AllStopped<'_> {
             let new: Vec<_> = listing.tids.into_iter().filter(is_new).collect();
             if new.is_empty() && is_whole {
                 let nobody = all.threads.is_empty();
-                return if nobody { Err(Error::Gone.into()) } else { Ok(all) };
+                return match nobody {
+                    true => Err(Error::Gone.into()),
+                    false => sharers::refuse_new(session).map(|()| all),
+                };
             }
             if new.is_empty() {
                 cut += 1;
