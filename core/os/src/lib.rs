@@ -23,6 +23,7 @@ use std::fmt::Display;
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::DirEntryExt;
 use std::sync::LazyLock;
 
 pub use maps::{Mapping, device_of_memory};
@@ -49,18 +50,28 @@ pub fn kernel_version() -> (u32, u32) {
 /// Returns the PIDs of all visible processes. Each may end at any time. Fails where /proc is not mounted, or is that of a
 /// PID namespace without this process: an empty list would mean that there are none.
 pub fn processes() -> io::Result<impl Iterator<Item = i32>> {
+    Ok(processes_with_inodes()?.map(|(pid, _)| pid))
+}
+
+/// Returns the same, each with the inode number of its directory: while that stays, it is the same process. The kernel
+/// may give a process another one at any time. It comes with the listing, and so costs nothing.
+pub fn processes_with_inodes() -> io::Result<impl Iterator<Item = (i32, u64)>> {
     fs::read_link("/proc/self")?;
     numbers("/proc")
 }
 
 /// Returns the thread ids of a process, those of its kernel workers included.
 pub fn threads(pid: impl Display) -> io::Result<impl Iterator<Item = i32>> {
-    numbers(&format!("/proc/{pid}/task"))
+    Ok(numbers(&format!("/proc/{pid}/task"))?.map(|(tid, _)| tid))
 }
 
-fn numbers(directory: &str) -> io::Result<impl Iterator<Item = i32> + use<>> {
+/// Returns the entries of a directory whose names are numbers, and their inode numbers.
+fn numbers(directory: &str) -> io::Result<impl Iterator<Item = (i32, u64)> + use<>> {
     let entries = fs::read_dir(directory)?;
-    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
+    Ok(entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        Some((entry.file_name().to_str()?.parse().ok()?, entry.ino()))
+    }))
 }
 
 /// Returns the text of a file of a process.

@@ -6,6 +6,7 @@ use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -32,11 +33,38 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) enum Source {
     /// The kernel reports execs.
     Connector(OwnedFd),
-    /// State at the last poll: start time and program of each process.
+    /// State of each process at the last poll.
     Polling(HashMap<i32, Seen>),
 }
 
-type Seen = (Option<u64>, Option<std::path::PathBuf>);
+/// A process at a poll.
+pub(super) struct Seen {
+    /// Inode number of its directory in /proc.
+    inode: u64,
+    started: Option<u64>,
+    program: Option<PathBuf>,
+}
+
+impl Seen {
+    /// Looks at a process. Its start time is read only if it may be another one than `before`: that takes most of the
+    /// time of a poll.
+    fn read(pid: i32, inode: u64, before: Option<&Seen>) -> Seen {
+        let started = match before {
+            Some(before) if before.inode == inode => before.started,
+            _ => fastpath_os::Stat::read(pid).ok().map(|stat| stat.start_time),
+        };
+        let program = fs::read_link(format!("/proc/{pid}/exe")).ok();
+        Seen {
+            inode,
+            started,
+            program,
+        }
+    }
+
+    fn is_new(&self, before: Option<&Seen>) -> bool {
+        before.is_none_or(|before| (self.started, &self.program) != (before.started, &before.program))
+    }
+}
 
 impl Source {
     /// Opens the connector if it is available, else polls.
@@ -82,8 +110,10 @@ impl Source {
             Source::Connector(socket) if ready => told(socket).unwrap_or_else(all),
             Source::Connector(_) => Vec::new(),
             Source::Polling(known) => {
-                let now: HashMap<i32, Seen> = all().into_iter().map(|pid| (pid, look_at(pid))).collect();
-                let is_new = |(pid, seen): (&i32, &Seen)| (known.get(pid) != Some(seen)).then_some(*pid);
+                let all = fastpath_os::processes_with_inodes().into_iter().flatten();
+                let look = |(pid, inode)| (pid, Seen::read(pid, inode, known.get(&pid)));
+                let now: HashMap<i32, Seen> = all.map(look).collect();
+                let is_new = |(pid, seen): (&i32, &Seen)| seen.is_new(known.get(pid)).then_some(*pid);
                 let new = now.iter().filter_map(is_new).collect();
                 *known = now;
                 new
@@ -94,11 +124,6 @@ impl Source {
 
 fn all() -> Vec<i32> {
     fastpath_os::processes().into_iter().flatten().collect()
-}
-
-fn look_at(pid: i32) -> Seen {
-    let started = fastpath_os::Stat::read(pid).ok().map(|stat| stat.start_time);
-    (started, fs::read_link(format!("/proc/{pid}/exe")).ok())
 }
 
 fn connector() -> io::Result<OwnedFd> {
@@ -245,5 +270,23 @@ mod tests {
         }
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+    #[test]
+    fn polling_tells_a_process_from_an_earlier_one_of_its_number_and_program() {
+        let mut source = Source::Polling(HashMap::new());
+        let own = std::process::id() as i32;
+        source.all();
+        let mut change = |change: fn(&mut Seen)| {
+            if let Source::Polling(known) = &mut source {
+                known.get_mut(&own).map(change).expect("this process");
+            }
+            source.news(true).contains(&own)
+        };
+        let another_directory = |seen: &mut Seen| seen.inode += 1;
+        let another_process = |seen: &mut Seen| {
+            seen.inode += 1;
+            seen.started = Some(0);
+        };
+        assert!(!change(another_directory) && change(another_process) && !change(|_| ()));
     }
 }
