@@ -191,19 +191,9 @@ pub fn print_json(value: &impl serde::Serialize) -> i32 {
 pub fn json(value: &impl serde::Serialize) -> Result<String, String> {
     let json =
         serde_json::to_string(value).map_err(|error| format!("the result cannot be written as JSON: {error}"))?;
-    // Only strings have such characters. Their value stays the same.
-    let escaped = |c: char| {
-        c.encode_utf16(&mut [0; 2])
-            .iter()
-            .map(|unit| format!("\\u{unit:04x}"))
-            .collect()
-    };
     let has_all = is_utf8();
-    let shown = |c: char| match is_printable(c) && (has_all || c.is_ascii()) {
-        true => c.to_string(),
-        false => escaped(c),
-    };
-    Ok(json.chars().map(shown).collect::<String>() + "\n")
+    let is_shown = |c: char| is_printable(c) && (has_all || c.is_ascii());
+    Ok(fastpath_os::printable_json(&json, is_shown) + "\n")
 }
 
 /// Returns an empty table without lines.

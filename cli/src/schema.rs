@@ -9,9 +9,13 @@ use crate::output;
 
 /// Returns the JSON Schema of a command's result.
 fn schema_of<T: JsonSchema>(command: &str) -> Schema {
+    root_schema::<Document<'_, T>>(format!("fastpath {command} --json"))
+}
+
+fn root_schema<T: JsonSchema>(title: String) -> Schema {
     let settings = SchemaSettings::draft2020_12().for_serialize();
-    let mut schema = settings.into_generator().into_root_schema_for::<Document<'_, T>>();
-    schema.insert("title".to_owned(), format!("fastpath {command} --json").into());
+    let mut schema = settings.into_generator().into_root_schema_for::<T>();
+    schema.insert("title".to_owned(), title.into());
     schema.remove("description");
     schema
 }
@@ -27,6 +31,7 @@ fn schema(document: args::Document) -> Schema {
         args::Document::Guard => schema_of::<fastpath_measure::guard::GuardReport>("guard"),
         args::Document::Status => schema_of::<crate::attach::served::Status>("status"),
         args::Document::Report => schema_of::<fastpath_report::data::FleetReport>("report"),
+        args::Document::Record => root_schema::<fastpath_daemon::record::Record>("fastpath record".to_owned()),
     }
 }
 
@@ -78,7 +83,10 @@ mod tests {
             let name = document.to_possible_value().expect("a name").get_name().to_owned();
             assert!(page.contains(&format!("`fastpath schema {name}`")), "{name}");
             let schema = schema(*document).to_value();
-            let title = format!("fastpath {} --json", name.replace('-', " --"));
+            let title = match document {
+                args::Document::Record => format!("fastpath {name}"),
+                _ => format!("fastpath {} --json", name.replace('-', " --")),
+            };
             assert_eq!(schema["title"], title);
             add_undescribed(&name, &schema, &schema["$defs"], &mut undescribed);
         }

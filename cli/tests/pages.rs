@@ -223,3 +223,35 @@ fn every_path_that_a_page_a_comment_or_a_manifest_names_exists() {
     }
     assert!(missing.is_empty() && count > 300, "{count}: {missing:#?}");
 }
+
+/// The files in which a record gets its result.
+const RESULTS: [&str; 6] = [
+    "surgery/inject/src/error.rs",
+    "surgery/inject/src/attach/refusal.rs",
+    "surgery/inject/src/attach/watchdog.rs",
+    "surgery/inject/src/exec/unserved.rs",
+    "service/daemon/src/record.rs",
+    "service/helper/src/attach/mod.rs",
+];
+
+#[test]
+fn every_result_of_a_record_is_explained() {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).expect(path);
+    let page = read("docs/records.md");
+    let mut count = 0;
+    for file in RESULTS {
+        for line in read(file).lines().filter(|line| !line.contains("Shared::")) {
+            let marks = ["=> \"", "=> (\"", "WORD: &str = \"", "DONE: &str = \"", "(Unserved::"];
+            let named = marks.iter().find_map(|mark| line.split_once(mark));
+            let word = named.and_then(|(_, rest)| rest.rsplit('"').nth(1));
+            let is_word = |word: &&str| {
+                !word.starts_with("fastpath") && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+            };
+            if let Some(word) = word.filter(is_word) {
+                assert!(page.contains(&format!("`{word}`")), "{file}: {word}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 40, "{count}");
+}

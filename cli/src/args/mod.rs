@@ -220,6 +220,7 @@ pub enum Document {
     Guard,
     Status,
     Report,
+    Record,
 }
 
 #[cfg(test)]

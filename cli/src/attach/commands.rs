@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use fastpath_daemon::Service;
+use fastpath_daemon::record::{By, Record, Target, What};
 use fastpath_helper::attach::{Outcome, Wanted, attach_all};
 use fastpath_helper::policy::DaemonsPolicy;
 use fastpath_helper::process::Surroundings;
@@ -44,7 +45,7 @@ pub fn attach(options: &args::Attach) -> i32 {
     };
     // Before anything is started for these processes.
     let selected = Selected::from_options(&options.processes);
-    let (pids, mut status) = selected.each(attach::may_attach);
+    let (pids, mut status) = selected.each(What::Attach, attach::may_attach);
     if pids.is_empty() {
         return status;
     }
@@ -72,6 +73,7 @@ pub fn attach(options: &args::Attach) -> i32 {
         may_publish: true,
     };
     attach_all(&pids, &wanted, &surroundings, give_up, |pid, is_named, outcome| {
+        outcome.record(pid, By::this_process()).write();
         let one = match outcome {
             Outcome::Attached(attached) => {
                 note_change(&options.quiet, changed(pid, "attached"));
@@ -82,7 +84,7 @@ pub fn attach(options: &args::Attach) -> i32 {
                     0
                 }
             }
-            Outcome::Refused(refusal) => selected.refuse(pid, &refusal),
+            Outcome::Refused(refusal) => selected.report(pid, &refusal),
             // The user did not name it.
             Outcome::Forbidden(_) if !is_named => 0,
             Outcome::Forbidden(why) => {
@@ -214,8 +216,18 @@ pub fn detach(options: &args::Detach) -> i32 {
     } else {
         Selected::from_options(&options.processes)
     };
-    let (_, status) = selected.each(|pid| {
-        let detached = attach::detach(pid, give_up)?;
+    if let Some(why) = unrecordable() {
+        note(format_args!("{why}; nothing was detached"));
+        return FORBIDDEN;
+    }
+    let (_, status) = selected.each(What::Detach, |pid| {
+        let detached = attach::detach(pid, give_up_detach)?;
+        Record {
+            sites: Some(detached.sites),
+            stopped_us: Some(detached.pauses.together.as_micros() as u64),
+            ..Record::done(What::Detach, By::this_process(), Target::read(pid))
+        }
+        .write();
         note_change(&options.quiet, changed(pid, "detached"));
         if let Some(refusal) = detached.region_stays_for {
             let why = match refusal {
@@ -229,6 +241,13 @@ pub fn detach(options: &args::Detach) -> i32 {
         Ok(())
     });
     status
+}
+
+/// Returns why nothing may be detached now: the policy of the host's daemon requires a record, and it cannot be written. A
+/// policy that this user cannot read does not apply here: a process can be taken off the fast path without it.
+fn unrecordable() -> Option<String> {
+    let file = DaemonsPolicy::find().ok().flatten()?;
+    file.unrecordable(&file.read().ok()?)
 }
 
 /// Reports a change, unless that is not wanted.
@@ -314,13 +333,19 @@ impl Selected {
     }
 
     /// Returns the processes for which `work` succeeded, and the exit status.
-    fn each(&self, mut work: impl FnMut(i32) -> attach::Answer<()>) -> (Vec<i32>, i32) {
+    fn each(&self, request: What, mut work: impl FnMut(i32) -> attach::Answer<()>) -> (Vec<i32>, i32) {
         let mut status = self.status;
         let mut done = Vec::new();
         for pid in self.pids.iter().copied() {
             match work(pid) {
                 Ok(()) => done.push(pid),
-                Err(refusal) => status = first(status, self.refuse(pid, &refusal)),
+                Err(refusal) => {
+                    let one = self.report(pid, &refusal);
+                    if one != 0 {
+                        record_refusal(request, pid, &refusal);
+                    }
+                    status = first(status, one);
+                }
             }
         }
         if done.is_empty() && status == 0 && !self.pids.is_empty() {
@@ -332,7 +357,7 @@ impl Selected {
 
     /// Reports a refusal, and returns its exit status. A process that was found by its name or its parent may end before
     /// its turn, as connections of servers do: that is no failure.
-    fn refuse(&self, pid: i32, refusal: &Refusal) -> i32 {
+    fn report(&self, pid: i32, refusal: &Refusal) -> i32 {
         let has_ended = matches!(refusal, Refusal::NoSuchProcess { .. } | Refusal::Zombie);
         if has_ended && !self.numbers.contains(&pid) {
             return 0;
@@ -342,16 +367,36 @@ impl Selected {
     }
 }
 
+fn record_refusal(request: What, pid: i32, refusal: &Refusal) {
+    let by = By::this_process();
+    Record::refused(request, refusal.word(), &refusal.to_string(), by, Target::read(pid)).write();
+}
+
 fn first(status: i32, next: i32) -> i32 {
     if status == 0 { next } else { status }
 }
 
-/// Ends this process, so that the kernel detaches all its tracees.
 fn give_up(why: &attach::StoppedTooLong) -> ! {
+    end(What::Attach, why)
+}
+
+fn give_up_detach(why: &attach::StoppedTooLong) -> ! {
+    end(What::Detach, why)
+}
+
+/// Ends this process, so that the kernel detaches all its tracees.
+fn end(request: What, why: &attach::StoppedTooLong) -> ! {
     note(format_args!(
         "{}: {why}; the remaining requests were not carried out",
         why.pid
     ));
+    // Only what is known: the process is still stopped.
+    let target = Target {
+        pid: Some(why.pid),
+        ..Target::default()
+    };
+    let word = attach::StoppedTooLong::WORD;
+    Record::refused(request, word, &why.to_string(), By::this_process(), target).write();
     // SAFETY: _exit ends the process at once, without waiting for the thread that waits in the kernel.
     unsafe { libc::_exit(DOES_NOT_STOP) }
 }
@@ -399,9 +444,15 @@ mod tests {
             }
         };
         let mut selected = Selected::found(vec![1, 2, 3]);
-        assert_eq!(selected.each(ended(&[2])), (vec![1, 3], 0));
-        assert_eq!(selected.each(ended(&[1, 2, 3])), (vec![], exit::NO_SUCH_PROCESS));
+        assert_eq!(selected.each(What::Attach, ended(&[2])), (vec![1, 3], 0));
+        assert_eq!(
+            selected.each(What::Attach, ended(&[1, 2, 3])),
+            (vec![], exit::NO_SUCH_PROCESS)
+        );
         selected.numbers.push(2);
-        assert_eq!(selected.each(ended(&[2])), (vec![1, 3], exit::NO_SUCH_PROCESS));
+        assert_eq!(
+            selected.each(What::Attach, ended(&[2])),
+            (vec![1, 3], exit::NO_SUCH_PROCESS)
+        );
     }
 }

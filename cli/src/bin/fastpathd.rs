@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 #[cfg(target_arch = "x86_64")]
 use fastpath_daemon::TRY_AGAIN;
+use fastpath_daemon::record::By;
 use fastpath_daemon::{DaemonOptions, Policy, ServeError, Service, log, serve};
 #[cfg(target_arch = "x86_64")]
 use fastpath_helper::attach::by_rule::{self, Attempt, Order};
@@ -98,9 +99,13 @@ struct Args {
     #[arg(long, value_name = "N", hide = true, requires = "attach")]
     attach_tries: Option<u32>,
 
-    /// With --attach: its name in the log
-    #[arg(long, value_name = "NAME", hide = true, requires = "attach")]
-    attach_name: Option<String>,
+    /// With --attach: the process that asked for it
+    #[arg(long, value_name = "UID:PID", hide = true, requires = "attach")]
+    attach_by: Option<By>,
+
+    /// With --attach: the rule that selects it
+    #[arg(long, value_name = "N", hide = true, requires = "attach")]
+    attach_rule: Option<usize>,
 
     /// Write the man page to a directory
     #[arg(long, value_name = "DIRECTORY", hide = true)]
@@ -170,7 +175,8 @@ fn main() -> ExitCode {
 fn attach_one(args: &Args, pid: i32, surroundings: &Surroundings) -> ExitCode {
     let order = Order {
         pid,
-        name: args.attach_name.as_deref().unwrap_or("a program"),
+        by: args.attach_by.unwrap_or_else(By::this_process),
+        rule: args.attach_rule,
         service: args.service,
         policy: args.attach_policy.clone().unwrap_or_else(|| PathBuf::from(POLICY)),
         facts: args.attach_facts,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use fastpath_doctor::{DoctorOptions, DoctorReport, Served, Verdict};
 use fastpath_measure::{CallVerdict, Clock, Functions, Histogram, Path, Probe, cost_samples};
+use fastpath_protocol::Client;
 use fastpath_publish::evidence::Trust;
 
 use super::metrics::{Family, Kind};
@@ -68,6 +69,7 @@ impl Looks {
         );
         families.extend(publishers(&served, self.refreshes.add(&served.pages)));
         families.push(unserved_requests(&served));
+        families.push(interventions());
         families.extend(of_ourselves(self.looks, begun.elapsed()));
         families
     }
@@ -246,6 +248,21 @@ fn unserved_requests(served: &Served) -> Family {
     let pids: Vec<i32> = served.pages.iter().flat_map(|page| page.pids.clone()).collect();
     for (reason, count) in unserved::totals(&pids) {
         family.add(&[("reason", reason)], count as f64);
+    }
+    family
+}
+
+/// Returns the counts of the host's daemon; none if there is no daemon.
+fn interventions() -> Family {
+    let mut family = Family::new(
+        "fastpath_interventions",
+        Kind::Counter,
+        "Changes of processes, and refusals, by fastpathd, by what was done and the result.",
+    );
+    let status = Client::connect().and_then(|client| client.state());
+    for each in status.iter().flat_map(|status| &status.interventions) {
+        let labels = [("what", &*each.what), ("result", &*each.result)];
+        family.add(&labels, each.count as f64);
     }
     family
 }

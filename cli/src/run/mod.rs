@@ -6,11 +6,13 @@ pub mod selection;
 use std::ffi::OsStr;
 
 use fastpath_daemon::Service;
+use fastpath_daemon::record::{By, Record, Target, What};
 use fastpath_helper::process::Surroundings;
 use fastpath_helper::run::{Program, REQUIREMENT_NOT_MET, leave_behind};
 use fastpath_helper::timeline::Timeline;
 use fastpath_inject::target::{self, View};
 use fastpath_measure::Clocks;
+use fastpath_os::foreign;
 use fastpath_publish::evidence::{self, Distrust, Trust};
 
 use crate::args;
@@ -18,6 +20,9 @@ use crate::limits::{FileSize, LARGEST_FILE};
 use crate::output::{note, warn};
 use crate::rescue_hint;
 use selection::select;
+
+/// Stable word for a counter that is not trusted.
+const COUNTER: &str = "counter-distrusted";
 
 /// Runs the command. Returns, with an exit status, only if it cannot be run.
 pub fn run(options: &args::Run) -> i32 {
@@ -34,12 +39,17 @@ pub fn run(options: &args::Run) -> i32 {
             note(format_args!("{why}; running {} untouched", shown(&options.command[0])));
         }
         Prepared::Nothing(_) => {}
-        Prepared::Refused(why) if options.require => {
+        Prepared::Refused(word, why) if options.require => {
+            record_refusal(word, &why, options);
             note(format_args!("{}: not started: {why}", shown(&options.command[0])));
             return i32::from(REQUIREMENT_NOT_MET);
         }
-        Prepared::Refused(_) if options.quiet => {}
-        Prepared::Refused(why) => warn(format_args!("{why}; running {} untouched", shown(&options.command[0]))),
+        Prepared::Refused(word, why) => {
+            record_refusal(word, &why, options);
+            if !options.quiet {
+                warn(format_args!("{why}; running {} untouched", shown(&options.command[0])));
+            }
+        }
     }
     exec::become_program(&options.command)
 }
@@ -48,13 +58,28 @@ fn shown(command: &OsStr) -> std::borrow::Cow<'_, str> {
     command.to_string_lossy()
 }
 
+/// Puts on record that the program is not served, unless this process has a seccomp filter: the program inherits what is
+/// left of the process, and a filter may kill it for a call that it would not make itself.
+fn record_refusal(word: &str, why: &str, options: &args::Run) {
+    let is_filtered = |status: fastpath_os::Status| status.number("Seccomp") > Some(0);
+    if fastpath_os::Status::read("self").map_or(true, is_filtered) {
+        return;
+    }
+    let by = By::this_process();
+    let mut target = Target::read(by.by_pid);
+    // This process becomes it.
+    let file = exec::find(&options.command[0]).and_then(|path| foreign::handle(&path).ok());
+    file.iter().for_each(|file| target.set_executable(file));
+    Record::refused(What::Run, word, why, by, target).write();
+}
+
 enum Prepared {
     /// The helper waits for the exec.
     Ready,
     /// There is nothing to do.
     Nothing(String),
-    /// The program cannot be served.
-    Refused(String),
+    /// The program cannot be served: a stable word for the reason, and a sentence.
+    Refused(&'static str, String),
 }
 
 fn prepare(options: &args::Run) -> Prepared {
@@ -67,7 +92,7 @@ fn prepare(options: &args::Run) -> Prepared {
     let counter = evidence::is_promising(trust);
     if counter == Err(Distrust::NotReadable) {
         // Choosing clocks would already read the counter.
-        return Prepared::Refused(Distrust::NotReadable.refusal());
+        return Prepared::Refused(COUNTER, Distrust::NotReadable.refusal());
     }
     let may = View::read("self", libc::AT_FDCWD).and_then(|view| view.may_serve(path.as_os_str()));
     let clocks = match select(options.clocks.as_ref(), options.rescue, options.without_vdso) {
@@ -75,15 +100,17 @@ fn prepare(options: &args::Run) -> Prepared {
         Err(why) => return Prepared::Nothing(why),
     };
     timeline.mark("choose clocks");
+    let unsuited = |e: fastpath_inject::Error| (e.word(), e.to_string());
+    let failed = |why: String| ("failed", why);
     let prepared = (|| {
-        target::kernels_pages_suit().map_err(|e| e.to_string())?;
-        target::proc_shows_this_namespace().map_err(|e| e.to_string())?;
-        counter.map_err(|e| e.refusal())?;
-        may.map_err(|e| e.to_string())?;
+        target::kernels_pages_suit().map_err(unsuited)?;
+        target::proc_shows_this_namespace().map_err(unsuited)?;
+        counter.map_err(|e| (COUNTER, e.refusal()))?;
+        may.map_err(unsuited)?;
         // Nothing that was opened so far is still open.
         let surroundings = Surroundings::note();
         // The helper inherits this limit.
-        let _files = FileSize::at_least(LARGEST_FILE)?;
+        let _files = FileSize::at_least(LARGEST_FILE).map_err(failed)?;
         let program = Program {
             name: shown(&options.command[0]).into_owned(),
             service: Service {
@@ -98,10 +125,10 @@ fn prepare(options: &args::Run) -> Prepared {
             note: |text| note(text),
             warn: if options.quiet { |_| {} } else { |text| warn(text) },
         };
-        leave_behind(program, &surroundings)
+        leave_behind(program, &surroundings).map_err(failed)
     })();
     match prepared {
         Ok(()) => Prepared::Ready,
-        Err(why) => Prepared::Refused(why),
+        Err((word, why)) => Prepared::Refused(word, why),
     }
 }

@@ -79,6 +79,10 @@ fn a_program_under_a_filter_that_forbids_a_needed_call_runs_untouched() {
     ] {
         let prefix = [&filter, "forbid", &call.to_string()];
         warns_once_and_requires(&prefix, &["sh", "-c", script], 3, "untouched\n", "filter");
+        // Nor does the refusal make a call that kills: it is not put on record then.
+        let socket = libc::SYS_socket.to_string();
+        let killing = [&[&*filter, "kill", &socket], &prefix[..]].concat();
+        warns_once_and_requires(&killing, &["sh", "-c", script], 3, "untouched\n", "filter");
     }
 }
 

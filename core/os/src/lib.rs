@@ -27,7 +27,7 @@ use std::os::unix::fs::DirEntryExt;
 use std::sync::LazyLock;
 
 pub use maps::{Mapping, device_of_memory};
-pub use printable::{is_printable, printable};
+pub use printable::{is_printable, printable, printable_json};
 pub use stat::Stat;
 pub use status::Status;
 pub use worker::{Worker, look_at_all};

@@ -13,6 +13,19 @@ pub fn printable(text: &str) -> String {
     })
 }
 
+/// Returns JSON with the characters escaped for which `is_shown` returns false. Its value stays the same: only strings
+/// have such characters.
+pub fn printable_json(json: &str, is_shown: impl Fn(char) -> bool) -> String {
+    let escaped = |c: char| {
+        let mut units = [0; 2];
+        let units = c.encode_utf16(&mut units).iter();
+        units.map(|unit| format!("\\u{unit:04x}")).collect()
+    };
+    json.chars()
+        .map(|c| if is_shown(c) { c.to_string() } else { escaped(c) })
+        .collect()
+}
+
 /// Returns whether a terminal shows this character as itself.
 pub fn is_printable(c: char) -> bool {
     if c.is_ascii() {

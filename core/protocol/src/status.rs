@@ -34,6 +34,9 @@ pub struct Status {
     /// Refused requests of all users.
     #[serde(default)]
     pub refused: u64,
+    /// Changes and refusals so far, by what was done and the result.
+    #[serde(default)]
+    pub interventions: Vec<Intervention>,
 }
 
 /// One page.
@@ -65,4 +68,15 @@ pub struct Page {
     /// Whether the policy has come to say never for the process, which keeps its page until it is detached.
     #[serde(default)]
     pub is_forbidden: bool,
+}
+
+/// A number of changes, or refusals, of this daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Intervention {
+    /// What was done.
+    pub what: String,
+    /// `done`, or a stable word for the reason.
+    pub result: String,
+    /// How often.
+    pub count: u64,
 }

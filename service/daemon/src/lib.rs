@@ -15,6 +15,8 @@ pub mod log;
 mod options;
 mod peer;
 mod policy;
+pub mod record;
+mod record_limit;
 mod registry;
 mod requests;
 mod search;
@@ -38,6 +40,7 @@ use fastpath_publish::evidence;
 
 pub use options::DaemonOptions;
 pub use policy::{Action, Decision, Fit, Policy, Preview, ProcessFacts, TRY_AGAIN};
+use record::{Record, Target};
 use registry::{Limits, Registry};
 use server::Server;
 pub use service::Service;
@@ -78,7 +81,7 @@ pub fn serve(options: &DaemonOptions) -> Result<(), ServeError> {
         .compare_cpus()
         .map_err(|e| start("a thread that compares the CPUs' counters", e))?;
     log::start().map_err(|e| start("a thread that writes the log", e))?;
-    publisher.on_news(log::say_news);
+    publisher.on_news(|news| log::record(Record::of_news(news, Target::default())));
     if let Err(error) = entered {
         log::say(
             log::Priority::Warning,

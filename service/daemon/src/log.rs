@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use fastpath_publish::News;
+use crate::record::{self, Record};
 
 /// Priority of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,7 @@ pub enum Priority {
 /// Orders to the writing thread.
 enum Order {
     Write(String),
+    Record(Box<Record>),
     Say(SyncSender<()>),
 }
 
@@ -42,6 +43,7 @@ pub fn start() -> io::Result<()> {
         .spawn(move || {
             orders.into_iter().for_each(|order| match order {
                 Order::Write(line) => write(&line),
+                Order::Record(record) => write_record(*record),
                 Order::Say(to) => drop(to.send(())),
             });
         })?;
@@ -68,7 +70,7 @@ fn write(line: &str) {
 pub fn say(priority: Priority, message: impl Display) {
     // Names of programs and files may contain anything; a log contains lines.
     let message = fastpath_os::printable(&message.to_string());
-    let line = if std::env::var_os("JOURNAL_STREAM").is_some() {
+    let line = if is_journal() {
         format!("<{}>{message}\n", priority as u8)
     } else {
         format!("fastpathd: {message}\n")
@@ -79,11 +81,31 @@ pub fn say(priority: Priority, message: impl Display) {
     }
 }
 
-/// Logs a change for all clients' clocks.
-pub fn say_news(news: &News) {
-    let priority = match news {
-        News::Withdrawn(_) => Priority::Warning,
-        News::ServedAgain => Priority::Notice,
-    };
-    say(priority, news);
+/// Puts a change, or a refusal, on record, and counts it: in the journal, and as a line of JSON where that is not the log.
+pub fn record(record: Record) {
+    record::count(record.what, &record.result);
+    match WRITER.get() {
+        Some(writer) => drop(writer.try_send(Order::Record(Box::new(record)))),
+        None => write_record(record),
+    }
+}
+
+/// Reports to the daemon that started this process what came of its order, for its counts.
+pub fn tell_daemon(result: &str) {
+    let _ = io::stdout().lock().write_all(format!("{result}\n").as_bytes());
+}
+
+fn write_record(mut record: Record) {
+    record.target.find_inode();
+    let is_sent = record.send().is_ok();
+    match is_journal() {
+        true if is_sent => {}
+        true => write(&format!("<{}>{}\n", record.priority(), record.json())),
+        false => write(&(record.json() + "\n")),
+    }
+}
+
+/// Returns whether standard error is a stream to the journal.
+fn is_journal() -> bool {
+    std::env::var_os("JOURNAL_STREAM").is_some()
 }

@@ -12,6 +12,7 @@ use fastpath_publish::{Offsets, UnknownOffsets};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::account::{Account, has_ended, pidfd_of_peer};
+use crate::record::By;
 
 /// A client that has connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +90,14 @@ impl Peer {
         uid: u32::MAX,
         account: Account::Ended,
     };
+
+    /// Returns who it is for a record.
+    pub(crate) fn by(&self) -> By {
+        By {
+            by_uid: self.uid,
+            by_pid: self.pid,
+        }
+    }
 
     /// Returns the client's own process.
     pub(crate) fn process(&self) -> Result<Process, RequestRefusal> {

@@ -15,7 +15,8 @@ use fastpath_protocol::{
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::lease::Plan;
-use crate::peer::Peer;
+use crate::peer::{Peer, Process};
+use crate::record::What;
 use crate::registry::Owner;
 use crate::state::State;
 
@@ -49,16 +50,35 @@ const REACH: u64 = 1 << 31;
 /// End of user addresses, also with five levels of page tables (Documentation/arch/x86/x86_64/mm.rst).
 const ADDRESSES: u64 = 1 << 56;
 
+/// What is known about a request for its record.
+#[derive(Default)]
+struct Subject {
+    /// The process that it is about.
+    process: Option<Process>,
+    /// Whether a child of this daemon asks, for an attach that has a record of its own.
+    is_own_attach: bool,
+}
+
 /// Answers one packet.
 pub(crate) fn answer(state: &mut State, peer: Peer, packet: &[u8], fds: Vec<OwnedFd>) -> Answered {
     let (operation, answered) = match Request::parse(packet) {
         Ok((operation, request)) => {
+            let mut subject = Subject::default();
             let answered = match operation {
-                Operation::Page => page(state, peer, &request, fds),
-                Operation::Prepare => prepare(state, peer, &request),
+                Operation::Page => page(state, peer, &request, fds, &mut subject),
+                Operation::Prepare => prepare(state, peer, &request, &mut subject),
                 Operation::Status => status(state, peer, &request),
-                Operation::Attach => attach(state, peer, &request, fds),
+                Operation::Attach => attach(state, peer, &request, fds, &mut subject),
             };
+            let request = match operation {
+                Operation::Page | Operation::Prepare => Some(What::Grant),
+                // The attach that follows has a record of its own.
+                Operation::Attach => answered.is_err().then_some(What::Attach),
+                Operation::Status => None,
+            };
+            if let Some(request) = request.filter(|_| !subject.is_own_attach) {
+                state.record(request, peer, subject.process, answered.as_ref().map(drop));
+            }
             (operation as u32, answered)
         }
         Err(refusal) => (0, Err(refusal)),
@@ -95,12 +115,23 @@ fn descriptors(request: &Request, fds: Vec<OwnedFd>) -> Result<[Option<OwnedFd>;
     Ok([take(WITH_PROCESS)?, take(WITH_MAILBOX)?])
 }
 
-fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, RequestRefusal> {
+fn page(
+    state: &mut State,
+    peer: Peer,
+    request: &Request,
+    fds: Vec<OwnedFd>,
+    subject: &mut Subject,
+) -> Result<Answered, RequestRefusal> {
     let [process, mailbox] = descriptors(request, fds)?;
     let of_another = process.is_some();
     let (process, account) = match &process {
         Some(pidfd) => peer.process_of(pidfd.as_fd())?,
         None => (peer.process()?, peer.account),
+    };
+    let attached = of_another.then(|| state.attaches(peer, process)).flatten();
+    *subject = Subject {
+        process: Some(process),
+        is_own_attach: attached.is_some(),
     };
     match of_another {
         true => state.policy_allows(process)?,
@@ -116,7 +147,7 @@ fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> 
     let owner = Owner {
         process,
         account,
-        attached: of_another.then(|| state.attaches(peer, process)).flatten(),
+        attached,
     };
     let grant = state.registry.open(name, owner, clocks, offsets, mailbox, None)?;
     let answer = Answer {
@@ -143,8 +174,14 @@ fn clocks_of(state: &State, request: &Request) -> Result<ClockSet, RequestRefusa
     Ok(asked)
 }
 
-fn prepare(state: &mut State, peer: Peer, request: &Request) -> Result<Answered, RequestRefusal> {
+fn prepare(
+    state: &mut State,
+    peer: Peer,
+    request: &Request,
+    subject: &mut Subject,
+) -> Result<Answered, RequestRefusal> {
     let process = peer.process()?;
+    subject.process = Some(process);
     state.policy_allows(process)?;
     let clocks = clocks_of(state, request)?;
     let unsupported = |why: &dyn std::fmt::Display| RequestRefusal::new(Code::Unsupported, why.to_string());
@@ -281,7 +318,13 @@ const PAGES_AT_A_TIME: usize = 64;
 
 /// Queues a process to be attached, as if a rule of the policy selected it. Only the host's root may ask for that: the
 /// daemon has more privileges over a process than its user may have.
-fn attach(state: &State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, RequestRefusal> {
+fn attach(
+    state: &State,
+    peer: Peer,
+    request: &Request,
+    fds: Vec<OwnedFd>,
+    subject: &mut Subject,
+) -> Result<Answered, RequestRefusal> {
     let [process, _] = descriptors(request, fds)?;
     if peer.uid != 0 || !peer.account.is_root() {
         return Err(RequestRefusal::new(
@@ -291,9 +334,10 @@ fn attach(state: &State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Re
     }
     let process = process.ok_or_else(|| RequestRefusal::new(Code::Malformed, "the request names no process"))?;
     let (process, account) = peer.process_of(process.as_fd())?;
+    subject.process = Some(process);
     state.policy_allows(process)?;
     let clocks = clocks_of(state, request)?;
-    state.attach(process, account, clocks)?;
+    state.attach(peer, process, account, clocks)?;
     Ok(Answered::with(Answer::new(Operation::Attach as u32), Vec::new()))
 }
 

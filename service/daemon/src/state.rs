@@ -15,6 +15,8 @@ use crate::account::Account;
 use crate::log::{Priority, say};
 use crate::peer::{Peer, Process};
 use crate::policy::{Attached, Policy, ProcessFacts, Watcher};
+use crate::record::{self, Record, Target, What};
+use crate::record_limit;
 use crate::registry::Registry;
 
 /// Time for which a measurement of the kernel's clocks holds: a clocksource rarely changes.
@@ -54,7 +56,26 @@ impl State {
         })
     }
 
-    /// Refuses a process for which the policy says never.
+    /// Puts the answer to a client's request on record. `process` is the one that the request is about, if that is known.
+    pub(crate) fn record(
+        &self,
+        request: What,
+        peer: Peer,
+        process: Option<Process>,
+        answer: Result<(), &RequestRefusal>,
+    ) {
+        let what = if answer.is_ok() { request } else { What::Refuse };
+        let word = answer.map_or_else(record::word_for, |()| record::DONE);
+        record_limit::put(peer.account, what, word, || {
+            let target = process.map_or_else(Target::default, |process| Target::read(process.pid));
+            match answer {
+                Ok(()) => Record::done(request, peer.by(), target),
+                Err(refusal) => Record::refused(request, word, &refusal.sentence, peer.by(), target),
+            }
+        });
+    }
+
+    /// Refuses a process for which the policy says never, and each one if a record is required and cannot be written.
     pub(crate) fn policy_allows(&self, process: Process) -> Result<(), RequestRefusal> {
         self.policy_allows_unless(process, Policy::excludes)
     }
@@ -70,6 +91,10 @@ impl State {
         is_excluded: fn(&Policy, &ProcessFacts) -> bool,
     ) -> Result<(), RequestRefusal> {
         let policy = self.watcher.policy();
+        if let Some(why) = policy.unrecordable() {
+            let why = format!("{}: {why}", self.policy_file.display());
+            return Err(RequestRefusal::new(Code::Policy, why));
+        }
         if policy.rules() > 0 && is_excluded(&policy, &ProcessFacts::read(process)) {
             let why = format!("{} says never for process {}", self.policy_file.display(), process.pid);
             return Err(RequestRefusal::new(Code::Policy, why));
@@ -84,12 +109,18 @@ impl State {
     }
 
     /// Queues a process to be attached with its descendants.
-    pub(crate) fn attach(&self, process: Process, account: Account, clocks: ClockSet) -> Result<(), RequestRefusal> {
+    pub(crate) fn attach(
+        &self,
+        peer: Peer,
+        process: Process,
+        account: Account,
+        clocks: ClockSet,
+    ) -> Result<(), RequestRefusal> {
         if !Isa::HOST.facts().attaches {
             let why = "running processes are attached on x86-64 only";
             return Err(RequestRefusal::new(Code::Unsupported, why));
         }
-        self.watcher.attach(process, account, clocks)
+        self.watcher.attach(process, account, clocks, peer.by())
     }
 
     /// Reads the policy again. A policy with a mistake changes nothing.
@@ -142,6 +173,7 @@ impl State {
             pages_in_all: self.registry.count(),
             next,
             refused: self.refused,
+            interventions: record::counts(),
         }
     }
 

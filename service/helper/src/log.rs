@@ -1,92 +1,89 @@
-//! The log of a helper about its program's clocks, and about programs that were not served. Standard error is the
-//! program's, so it is the system's log (syslog(3)), or nothing if there is none. The page records the former too, and the
-//! mailbox counts the latter: `doctor PID` and `status` read that.
+//! The records of a helper about its program's clocks, and about programs that its tree executes. Standard error is the
+//! program's, so they go to the journal or the system's log. The page has the former too, and the mailbox counts what
+//! was not served: `doctor PID` and `status` read that.
 
-use std::fmt::Display;
-use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::time::{Duration, Instant};
 
+use fastpath_daemon::record::{By, Record, Target, What};
 use fastpath_inject::Shared;
 use fastpath_inject::unserved::Unserved;
 use fastpath_publish::News;
 
-/// Socket of syslogd, or journald.
-const DEV_LOG: &str = "/dev/log";
-/// Facility LOG_DAEMON (sys/syslog.h).
-const DAEMON: u32 = 3 << 3;
-/// Severity LOG_WARNING.
-const WARNING: u32 = 4;
-/// Severity LOG_NOTICE.
-const NOTICE: u32 = 5;
+/// Time between two records of programs that a tree has executed: a build executes thousands, and the journal would
+/// drop other records then (RateLimitBurst=, journald.conf(5)).
+const SERVED_EVERY: Duration = Duration::from_secs(60);
 
-/// Log of one helper.
+/// Records of one helper.
 pub(crate) struct Log {
-    program: String,
-    /// Whether it has reported a request that was not served.
-    has_told_unserved: bool,
+    target: Target,
+    /// Number of served programs that are on record, and the time of the last such record.
+    served: u64,
+    last: Option<Instant>,
+    has_unserved: bool,
 }
 
 impl Log {
-    /// Creates the log for a program and its process.
-    pub(crate) fn new(pid: i32, name: &str) -> Log {
+    /// Creates the records for the tree of a process.
+    pub(crate) fn new(target: Target) -> Log {
         Log {
-            program: format!("{name} [{pid}]"),
-            has_told_unserved: false,
+            target,
+            served: 0,
+            last: None,
+            has_unserved: false,
         }
     }
 
-    /// Logs news if there is a log, without waiting: the clocks must be kept up to date.
-    pub(crate) fn tell(&self, news: &News) {
-        send(Path::new(DEV_LOG), &self.news(news));
+    /// Records news about the clocks, without waiting: they must be kept up to date.
+    pub(crate) fn record_news(&self, news: &News) {
+        Record::of_news(news, self.target.now()).write();
     }
 
-    /// Logs that requests in the mailbox were not served, if some were: once, as a tree may execute thousands of
+    /// Records how many programs of the tree were served, if more are: the first at once, others once a minute and at the
+    /// end.
+    pub(crate) fn record_served(&mut self, served: u64, is_over: bool) {
+        if let Some(record) = self.served(served, is_over, Instant::now()) {
+            record.write();
+        }
+    }
+
+    /// Records that requests in the mailbox were not served, if some were: once, as a tree may execute thousands of
     /// programs.
-    pub(crate) fn tell_unserved(&mut self, mailbox: &Shared) {
-        if let Some(line) = self.unserved(mailbox) {
-            send(Path::new(DEV_LOG), &line);
+    pub(crate) fn record_unserved(&mut self, mailbox: &Shared) {
+        if let Some(record) = self.unserved(mailbox) {
+            record.write();
         }
     }
 
-    fn news(&self, news: &News) -> String {
-        let priority = match news {
-            News::Withdrawn(_) => WARNING,
-            News::ServedAgain => NOTICE,
-        };
-        self.line(priority, news)
+    fn served(&mut self, served: u64, is_over: bool, now: Instant) -> Option<Record> {
+        let is_due = self.last.is_none_or(|last| now.duration_since(last) >= SERVED_EVERY);
+        if served == self.served || !(is_due || is_over) {
+            return None;
+        }
+        let programs = served - self.served;
+        (self.served, self.last) = (served, Some(now));
+        let record = Record::done(What::Grant, By::this_process(), self.target.now());
+        let s = if programs == 1 { "" } else { "s" };
+        Some(Record {
+            message: format!("{}, and {programs} program{s} that its tree executed", record.message),
+            programs: Some(programs),
+            ..record
+        })
     }
 
-    fn unserved(&mut self, mailbox: &Shared) -> Option<String> {
-        if self.has_told_unserved {
+    fn unserved(&mut self, mailbox: &Shared) -> Option<Record> {
+        if self.has_unserved {
             return None;
         }
         let counted = Unserved::ALL.iter().filter(|(why, _)| mailbox.has_counted(*why));
         let reasons: Vec<_> = counted.map(|(_, name)| *name).collect();
-        self.has_told_unserved = !reasons.is_empty();
-        self.has_told_unserved.then(|| {
-            let what = format!(
-                "programs executed in its tree were not served ({}): `fastpath status` counts them",
-                reasons.join(", ")
-            );
-            self.line(NOTICE, &what)
-        })
-    }
-
-    fn line(&self, priority: u32, what: &dyn Display) -> String {
-        let program = fastpath_os::printable(&self.program);
-        format!(
-            "<{}>fastpath[{}]: {program}: {what}",
-            DAEMON | priority,
-            std::process::id()
-        )
-    }
-}
-
-fn send(to: &Path, line: &str) {
-    let Ok(socket) = UnixDatagram::unbound() else { return };
-    // A log that is full, or stopped, gets nothing.
-    if socket.set_nonblocking(true).is_ok() && socket.connect(to).is_ok() {
-        let _ = socket.send(line.as_bytes());
+        let first = reasons.first()?;
+        self.has_unserved = true;
+        let why = format!(
+            "programs executed in its tree were not served ({}): `fastpath status` counts them",
+            reasons.join(", ")
+        );
+        let record = Record::refused(What::Grant, first, &why, By::this_process(), self.target.now());
+        Some(record)
     }
 }
 
@@ -95,61 +92,65 @@ mod tests {
     use super::*;
     use fastpath_page::{Reason, Withdrawal};
 
-    fn withdrawn(ahead_ns: Option<i64>) -> News {
-        News::Withdrawn(Withdrawal {
-            boottime_ns: 1,
-            reason: Reason::CounterJumped,
-            ahead_ns,
-        })
+    fn target() -> Target {
+        Target {
+            pid: Some(i32::MAX),
+            executable: Some("/bin/make".into()),
+            ..Target::default()
+        }
     }
 
     #[test]
-    fn a_withdrawal_is_told_with_its_reason_and_how_far_clocks_were_off() {
-        let log = Log::new(7, "a\nb");
-        let line = log.news(&withdrawn(Some(-1_500)));
-        assert!(line.starts_with("<28>fastpath["), "{line}");
-        assert!(
-            line.contains("]: a\\nb [7]: clocks are left to the kernel (they were off by -1500 ns"),
-            "{line}"
+    fn a_withdrawal_is_recorded_with_its_reason_and_how_far_clocks_were_off() {
+        let withdrawn = |ahead_ns| {
+            News::Withdrawn(Withdrawal {
+                boottime_ns: 1,
+                reason: Reason::CounterJumped,
+                ahead_ns,
+            })
+        };
+        let record = Record::of_news(&withdrawn(Some(-1_500)), target());
+        assert_eq!((record.what, &*record.result), (What::Withdraw, "counter-jumped"));
+        assert_eq!(
+            record.message,
+            "process 2147483647 (/bin/make): clocks are left to the kernel (they were off by -1500 ns at the last sample): the \
+             counter jumped against the kernel's clock"
         );
-        assert!(
-            line.ends_with("the counter jumped against the kernel's clock"),
-            "{line}"
-        );
-        assert!(!log.news(&withdrawn(None)).contains("off by"));
-        assert!(log.news(&News::ServedAgain).starts_with("<29>fastpath["));
+        let unknown = Record::of_news(&withdrawn(None), target());
+        assert!(!unknown.message.contains("off by"), "{unknown:?}");
+        assert_eq!(Record::of_news(&News::ServedAgain, target()).result, "served-again");
     }
 
     #[test]
-    fn programs_that_were_not_served_are_reported_once_a_tree_with_the_reasons() {
+    fn programs_that_were_not_served_are_recorded_once_a_tree_with_the_reasons() {
         let mailbox = Shared::create().unwrap();
-        let mut log = Log::new(7, "make");
+        let mut log = Log::new(target());
         assert_eq!(log.unserved(&mailbox), None);
         mailbox.count(Unserved::Late);
         mailbox.count(Unserved::Hidden);
-        let line = log.unserved(&mailbox).unwrap();
-        assert!(line.starts_with("<29>fastpath["), "{line}");
-        assert!(
-            line.contains("]: make [7]: programs executed in its tree were not served (late, hidden)"),
-            "{line}"
+        let record = log.unserved(&mailbox).unwrap();
+        assert_eq!(
+            (record.what, record.request, &*record.result),
+            (What::Refuse, What::Grant, "late")
         );
+        assert!(record.message.contains("were not served (late, hidden)"), "{record:?}");
         mailbox.count(Unserved::Failed);
         assert_eq!(log.unserved(&mailbox), None);
     }
 
     #[test]
-    fn it_is_told_to_whoever_listens_and_nobody_else_is_waited_for() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("log");
-        send(&path, "nobody");
-        let listener = UnixDatagram::bind(&path).unwrap();
-        listener.set_nonblocking(true).unwrap();
-        // More than any queue holds: the rest is dropped.
-        for _ in 0..5_000 {
-            send(&path, "somebody");
+    fn a_tree_of_thousands_of_programs_has_one_record_a_minute_and_all_are_counted() {
+        let (mut log, begun) = (Log::new(target()), Instant::now());
+        let mut records = Vec::new();
+        for second in 0..600 {
+            let now = begun + Duration::from_secs(second);
+            records.extend(log.served(17 * second, false, now));
         }
-        let mut bytes = [0; 64];
-        let length = listener.recv(&mut bytes).unwrap();
-        assert_eq!(&bytes[..length], b"somebody");
+        records.extend(log.served(17 * 600, true, begun + Duration::from_secs(600)));
+        assert_eq!(log.served(17 * 600, true, begun + Duration::from_secs(601)), None);
+        assert_eq!(records.len(), 11);
+        let programs: u64 = records.iter().filter_map(|record| record.programs).sum();
+        assert_eq!(programs, 17 * 600);
+        assert_eq!(records[0].programs, Some(17));
     }
 }

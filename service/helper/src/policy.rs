@@ -39,10 +39,17 @@ impl DaemonsPolicy {
         Policy::read(&self.0).map(Option::unwrap_or_default)
     }
 
-    /// Returns why `policy`, which was read from this file, excludes a process.
+    /// Returns why `policy`, which was read from this file, lets no process be served, or not this one.
     pub fn refusal(&self, policy: &Policy, pid: i32) -> Option<String> {
         let why = || format!("{} says never for process {pid}", self.0.display());
-        policy.forbids(pid).then(why)
+        self.unrecordable(policy).or_else(|| policy.forbids(pid).then(why))
+    }
+
+    /// Returns why no process may be changed now by `policy`, which was read from this file: a record is required, and
+    /// cannot be written.
+    pub fn unrecordable(&self, policy: &Policy) -> Option<String> {
+        let why = policy.unrecordable()?;
+        Some(format!("{}: {why}", self.0.display()))
     }
 
     /// Returns why a process must not be served. A policy that cannot be read, or has a mistake, forbids it: leaving a

@@ -4,14 +4,15 @@
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fastpath_daemon::Service;
-use fastpath_inject::Shared;
+use fastpath_daemon::record::{By, Record, Target, What, executable_of};
 use fastpath_inject::attendant::{Attendant, First, Outcome};
+use fastpath_inject::{Installed, Shared};
 use fastpath_page::{ClockSet, Grant};
 use fastpath_publish::{Offsets, Publisher};
 
@@ -68,6 +69,7 @@ pub fn leave_behind(mut program: Program, surroundings: &Surroundings) -> Result
     let (mut ours, theirs) = UnixStream::pair().map_err(failed("socketpair"))?;
     let helper = Helper {
         pid: std::process::id() as i32,
+        start_time: fastpath_os::Stat::read("self").ok().map(|stat| stat.start_time),
         program,
         channel: theirs,
         mailbox: Arc::new(mailbox),
@@ -110,8 +112,13 @@ fn wait_until_ready(channel: &mut UnixStream, is_declared: bool) -> Result<(), S
     }
 }
 
+/// What is recorded of a program at its exec: the number of changed places, or a word and a sentence; how long it was
+/// stopped; and a handle of its file.
+type Recorded = (Result<usize, (&'static str, String)>, Option<Duration>, Option<OwnedFd>);
+
 struct Helper {
     pid: i32,
+    start_time: Option<u64>,
     program: Program,
     channel: UnixStream,
     mailbox: Arc<Shared>,
@@ -165,7 +172,10 @@ impl Helper {
             let attendant = self.attendant(policy, &grant)?;
             Ok((attendant, grant, publisher))
         });
-        let (attendant, grant, publisher) = prepared.inspect_err(|why| self.complain(why))?;
+        let (attendant, grant, publisher) = prepared.inspect_err(|why| {
+            self.complain(why);
+            self.record_refusal("failed", why, self.target());
+        })?;
         if let (Some(_), Err(why)) = (&publisher, is_scheduled) {
             let name = &self.program.name;
             (self.program.warn)(&format_args!(
@@ -207,10 +217,10 @@ impl Helper {
         if let Some(grant) = self.grant.take() {
             return Ok((grant, None));
         }
-        let log = Log::new(self.pid, &self.program.name);
+        let log = Log::new(self.identity());
         // The helper runs in the program's time namespace, or in the one that the program enters by its exec.
         let (clocks, offsets) = (self.program.service.set(), Offsets::default());
-        let report = move |news: &_| log.tell(news);
+        let report = move |news: &_| log.record_news(news);
         let (grant, publisher) = grant::publish(clocks, offsets, &self.mailbox, self.program.service.trust, report)?;
         Ok((grant, Some(publisher)))
     }
@@ -240,7 +250,9 @@ impl Helper {
         let process = grant::pidfd(self.pid);
         let mailbox = self.mailbox.clone();
         let timeline = RefCell::new(std::mem::replace(&mut self.program.timeline, Timeline::start(false)));
+        let stopped = Cell::new(None);
         let before = || {
+            stopped.set(Some(Instant::now()));
             timeline.borrow_mut().mark("exec");
             if self.program.require {
                 match &mut publisher {
@@ -251,12 +263,25 @@ impl Helper {
             }
         };
         let is_served = Cell::new(false);
+        let mut outcome = None;
         let runs = attendant.inject_first(first, self.program.require, before, |result| {
             timeline.borrow_mut().mark("inject");
             timeline.borrow().report(|line| (self.program.note)(&line));
             is_served.set(result.is_ok());
+            outcome = Some((
+                result
+                    .as_ref()
+                    .map(|installed| installed.sites)
+                    .map_err(|e| (e.word(), e.to_string())),
+                stopped.get().map(|since: Instant| since.elapsed()),
+                executable_of(self.pid),
+            ));
             self.installed(result)
         });
+        let mut target = self.target();
+        if let Some(outcome) = outcome {
+            self.record(&mut target, outcome);
+        }
         if !runs {
             return Ok(());
         }
@@ -268,22 +293,72 @@ impl Helper {
                 && let Err(why) = grant::begin(publisher, self.program.service.trust)
             {
                 if is_served.get() {
+                    self.record_refusal("counter-distrusted", &why, target);
                     (self.program.warn)(&format_args!("{why}; {} stays on the kernel's path", self.program.name));
                 }
                 return Ok(());
             }
         }
         process::let_go_of_standard_error();
-        let mut log = Log::new(self.pid, &self.program.name);
+        let mut log = Log::new(target);
         let is_needed = || {
-            log.tell_unserved(&mailbox);
+            log.record_served(attendant.served(), false);
+            log.record_unserved(&mailbox);
             mailbox.in_use() && !parent::waits_for_helpers_only()
         };
         grant::stay_while(publisher.as_mut(), process.as_ref(), is_needed);
+        log.record_served(attendant.served(), true);
         Ok(())
     }
 
-    fn installed(&self, result: &fastpath_inject::Result<Option<String>>) -> Outcome {
+    /// Names the program's process. No more is read before its exec, for which that would take time.
+    fn identity(&self) -> Target {
+        Target {
+            pid: Some(self.pid),
+            start_time: self.start_time,
+            ..Target::default()
+        }
+    }
+
+    /// Returns what is known of the program's process, though it may have ended: its user and cgroup are this process's.
+    fn target(&self) -> Target {
+        let own = Target::read(std::process::id() as i32);
+        Target {
+            uid: own.uid,
+            cgroup: own.cgroup,
+            ..self.identity()
+        }
+    }
+
+    /// Puts on record what became of the program.
+    fn record(&self, target: &mut Target, (result, stopped, file): Recorded) {
+        if let Some(file) = &file {
+            target.set_executable(file);
+        }
+        match result {
+            Ok(sites) => Record {
+                sites: Some(sites),
+                stopped_us: stopped.map(|time| time.as_micros() as u64),
+                ..Record::done(What::Run, self.by(), target.clone())
+            }
+            .write(),
+            Err((word, why)) => self.record_refusal(word, &why, target.clone()),
+        }
+    }
+
+    fn record_refusal(&self, word: &str, why: &str, target: Target) {
+        Record::refused(What::Run, word, why, self.by(), target).write();
+    }
+
+    /// Returns who asked: the process became the program.
+    fn by(&self) -> By {
+        By {
+            by_pid: self.pid,
+            ..By::this_process()
+        }
+    }
+
+    fn installed(&self, result: &fastpath_inject::Result<Installed>) -> Outcome {
         match result {
             Err(e) if self.program.require => {
                 (self.program.note)(&format_args!("{}: not started: {e}", self.program.name));
@@ -293,8 +368,8 @@ impl Helper {
                 self.complain(&e.to_string());
                 Outcome::Run
             }
-            Ok(without_children) => {
-                if let Some(why) = without_children {
+            Ok(installed) => {
+                if let Some(why) = &installed.without_children {
                     let name = &self.program.name;
                     (self.program.warn)(&format_args!(
                         "{name}: the programs that it executes will not be served: {why}"

@@ -37,6 +37,9 @@ pub enum Error {
     /// The program is of a kind that this version cannot serve.
     #[error("{0}")]
     Unsupported(String),
+    /// A policy excludes the program.
+    #[error("{0}")]
+    Forbidden(String),
     /// The program has forbidden itself to read the counter.
     #[error("the counter may not be read there (PR_SET_TSC)")]
     CounterForbidden,
@@ -53,6 +56,17 @@ impl Error {
                 "the kernel does not let fastpath write a program's code (proc_mem.force_override): {self}"
             )),
             _ => self,
+        }
+    }
+
+    /// Returns the stable word for it in records.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Error::Forbidden(_) => "forbidden",
+            Error::Unsupported(_) => "unsupported",
+            Error::CounterForbidden => "counter-forbidden",
+            Error::Gone => "ended",
+            Error::System { .. } | Error::Remote { .. } | Error::PlaceTaken | Error::Io { .. } => "failed",
         }
     }
 

@@ -34,7 +34,7 @@ pub mod target;
 pub use error::{Error, Result};
 pub use exec::lease::{MAILBOX_MAPPED_NAME, MAILBOX_NAME};
 pub use exec::mailbox::Shared;
-pub use exec::{InjectionConfig, attendant, lease, unserved};
+pub use exec::{InjectionConfig, Installed, attendant, lease, unserved};
 pub use in_process::InProcess;
 pub use plan::rescued_calls::{NotRescued, Rescued};
 pub use plan::{redirection, region};

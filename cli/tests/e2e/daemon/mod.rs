@@ -11,6 +11,8 @@ mod life;
 mod obstruction;
 mod policy;
 #[cfg(target_arch = "x86_64")]
+mod records;
+#[cfg(target_arch = "x86_64")]
 mod rescue;
 #[cfg(target_arch = "x86_64")]
 mod status;
@@ -119,6 +121,16 @@ fn wait_until_served(running: &Running) {
     wait_until("the program", || {
         running.pid().is_served() && running.pid().program() != "fastpath"
     });
+}
+
+/// Returns the pidfd of a process that runs.
+#[cfg(target_arch = "x86_64")]
+fn pidfd(pid: Pid) -> std::os::fd::OwnedFd {
+    // SAFETY: pidfd_open returns a new descriptor, which nothing else owns.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_pidfd_open, pid.0, 0) as i32;
+        <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd)
+    }
 }
 
 fn exists(path: &Path) -> bool {

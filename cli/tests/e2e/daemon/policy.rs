@@ -6,9 +6,9 @@ use std::process::Command;
 
 use fastpath_protocol::Client;
 
-#[cfg(target_arch = "x86_64")]
-use super::page_of;
 use super::{Place, among_others};
+#[cfg(target_arch = "x86_64")]
+use super::{page_of, pidfd};
 use crate::common::{Running, finish, install, needs_root, start, wait_until};
 #[cfg(target_arch = "x86_64")]
 use crate::common::{fastpath, helper_program, program, tool, torture};
@@ -127,17 +127,10 @@ fn root_has_a_tree_attached_unless_a_rule_forbids_it() {
     torture[0] = install(&torture[0], place.0.path().join("forbidden"), 0o755);
     let (daemon, _) = daemon(&place, &rule(&torture[0], "never"));
     let client = || Client::connect_to(&place.socket()).expect("a daemon");
-    let pidfd = |running: &Running| {
-        // SAFETY: pidfd_open returns a new descriptor, which nothing else owns; the child has not been waited for.
-        unsafe {
-            let fd = libc::syscall(libc::SYS_pidfd_open, running.pid().0, 0) as i32;
-            <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd)
-        }
-    };
     let forbidden = torture::start_endless(&torture);
     wait_until("the loop", || forbidden.pid().cpu_time().as_millis() > 100);
     let refused = client().attach(
-        std::os::fd::AsFd::as_fd(&pidfd(&forbidden)),
+        std::os::fd::AsFd::as_fd(&pidfd(forbidden.pid())),
         fastpath_page::ClockSet::ALL,
     );
     let refused = refused.expect_err("a refusal").to_string();
@@ -151,7 +144,10 @@ fn root_has_a_tree_attached_unless_a_rule_forbids_it() {
     shell.args(["-c", "read line <\"$0\"; exec sleep 1000"]).arg(&fifo);
     let shell = start(shell);
     wait_until("the shell", || shell.pid().read("comm").trim() == "sh");
-    let attached = client().attach(std::os::fd::AsFd::as_fd(&pidfd(&shell)), fastpath_page::ClockSet::ALL);
+    let attached = client().attach(
+        std::os::fd::AsFd::as_fd(&pidfd(shell.pid())),
+        fastpath_page::ClockSet::ALL,
+    );
     attached.expect("an answer");
     // It has a page a little earlier than the functions that read it, and make execve.
     wait_until("the shell to be attached", || {

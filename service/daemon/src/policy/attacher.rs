@@ -4,6 +4,7 @@
 //! user (FUSE, userfaultfd(2)): that can wait for ever, and not even SIGKILL always ends it. So no thread of the daemon
 //! does it.
 
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::ProcessFacts;
 use super::task::{Done, MOST_TRIES, Task};
-use crate::log::{Priority, say};
+use crate::record::{self, DONE, What};
 use crate::{DaemonOptions, Service};
 
 /// Timeout of an attach: a process that does not stop is given up much sooner.
@@ -48,10 +49,7 @@ impl Attacher {
     /// Attaches a process in a child process, and waits for that with a timeout.
     pub(super) fn attach(&self, task: &Task, service: Service, facts: &ProcessFacts) -> Done {
         let trouble = |what: &str, why: &dyn std::fmt::Display| {
-            say(
-                Priority::Warning,
-                format_args!("process {} stays on the kernel's path: {what}: {why}", task.pid),
-            );
+            task.refuse("failed", &format!("{what}: {why}"));
             Done::InTime
         };
         let mut child = match self.command(task, service, facts).spawn() {
@@ -59,6 +57,7 @@ impl Attacher {
             Err(error) => return trouble("a process that attaches it cannot be started", &error),
         };
         if has_ended_within(&child, DEADLINE) {
+            count_result(&mut child);
             return match child.wait() {
                 Ok(status) if status.code() == Some(TRY_AGAIN.into()) => Done::TryAgain,
                 // The child could not log it.
@@ -70,13 +69,10 @@ impl Attacher {
                 Err(error) => trouble("the process that attaches it", &error),
             };
         }
-        say(
-            Priority::Warning,
-            format_args!(
-                "process {} stays on the kernel's path: it took longer than {} s to look at (memory that it serves itself?)",
-                task.pid,
-                DEADLINE.as_secs()
-            ),
+        let seconds = DEADLINE.as_secs();
+        task.refuse(
+            "does-not-answer",
+            &format!("it took longer than {seconds} s to look at (memory that it serves itself?)"),
         );
         // SAFETY: kill takes integers; the group is the child's own and includes what the child has started, and the
         // child has not been waited for.
@@ -99,14 +95,35 @@ impl Attacher {
             .arg(format!("--attach={}", task.pid))
             .arg(format!("--service={service}"))
             .arg(format!("--attach-facts={}", facts.fingerprint()))
-            .args(facts.executable.as_ref().map(|name| format!("--attach-name={name}")))
+            .arg(format!("--attach-by={}", task.by))
+            .args(task.rule().map(|rule| format!("--attach-rule={rule}")))
             .arg(format!("--attach-policy={}", self.policy.display()))
             .args((task.tries >= MOST_TRIES).then(|| format!("--attach-tries={}", task.tries)))
             .env(SOCKET_VARIABLE, &self.socket)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .process_group(0);
         command
+    }
+}
+
+/// Counts the result of a child that has ended, which has put it on record itself.
+fn count_result(child: &mut Child) {
+    /// More than any result has bytes.
+    const MOST: usize = 64;
+    let Some(mut output) = child.stdout.take() else { return };
+    let mut line = [0; MOST];
+    // A helper that it has left behind keeps the pipe open: this reads only what is there.
+    let is_ready = rustix::io::ioctl_fionbio(&output, true).is_ok();
+    let length = if is_ready {
+        output.read(&mut line).unwrap_or(0)
+    } else {
+        0
+    };
+    match str::from_utf8(&line[..length]).map(str::trim_end) {
+        Ok("") | Err(_) => {}
+        Ok(DONE) => record::count(What::Attach, DONE),
+        Ok(result) => record::count(What::Refuse, result),
     }
 }
 

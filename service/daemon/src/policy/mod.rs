@@ -17,7 +17,7 @@ use std::process::Command;
 use fastpath_page::Clocks;
 use serde::Deserialize;
 
-use crate::Service;
+use crate::{Service, record};
 pub use attacher::TRY_AGAIN;
 pub use facts::ProcessFacts;
 use glob::Glob;
@@ -28,6 +28,8 @@ pub(crate) use watcher::{Attached, Watcher};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policy {
     rules: Vec<Rule>,
+    /// Whether no process is changed without a record in the journal.
+    requires_record: bool,
 }
 
 /// The file as it is written. Each rule has its position.
@@ -36,6 +38,8 @@ pub struct Policy {
 struct Written {
     #[serde(default, rename = "rule")]
     rules: Vec<toml::Spanned<Rule>>,
+    #[serde(default)]
+    require_record: bool,
 }
 
 /// A rule fits if all its selectors fit.
@@ -157,12 +161,24 @@ impl Policy {
             }
             rules.push(rule);
         }
-        Ok(Policy { rules })
+        Ok(Policy {
+            rules,
+            requires_record: written.require_record,
+        })
     }
 
     /// Returns the number of rules.
     pub fn rules(&self) -> usize {
         self.rules.len()
+    }
+
+    /// Returns why no process may be changed now: a record is required, and the journal takes none.
+    pub fn unrecordable(&self) -> Option<String> {
+        let takes = self.requires_record.then(record::journal_takes_records)?;
+        let why = takes.err()?;
+        Some(format!(
+            "no process is changed without a record (require_record), and {why}"
+        ))
     }
 
     /// Returns whether any process may have to be attached.

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use super::task::{Done, MOST_TRIES, Task};
 use crate::account::Account;
-use crate::log::{Priority, say};
 
 /// Number of processes that are attached at a time: one that does not stop must not keep the others waiting.
 pub(super) const AT_A_TIME: usize = 4;
@@ -69,32 +68,28 @@ impl Queue {
         while tasks.waiting.len() >= WAITING {
             tasks = self.wait(tasks);
         }
-        let pid = task.pid;
-        if !self.add(tasks, task) {
-            say(
-                Priority::Notice,
-                format_args!("process {pid} stays on the kernel's path: too many of its user wait"),
-            );
+        if let Err(task) = self.add(tasks, task) {
+            task.refuse("limit", "too many of its user wait");
         }
     }
 
     /// Adds a task if there is room, and returns whether there was.
     pub(super) fn offer(&self, task: Task) -> bool {
         let tasks = self.tasks();
-        tasks.waiting.len() < WAITING && self.add(tasks, task)
+        tasks.waiting.len() < WAITING && self.add(tasks, task).is_ok()
     }
 
-    /// Adds a task unless too many of its user wait.
-    fn add(&self, mut tasks: MutexGuard<'_, Tasks>, task: Task) -> bool {
+    /// Adds a task; returns it if too many of its user wait.
+    fn add(&self, mut tasks: MutexGuard<'_, Tasks>, task: Task) -> Result<(), Task> {
         let account = task.account;
         let of_account = || tasks.waiting.iter().filter(|task| task.account == account).count();
         if !account.is_root() && of_account() >= OF_ONE_USER_WAITING {
-            return false;
+            return Err(task);
         }
         tasks.waiting.push_back(task);
         drop(tasks);
         self.changed.notify_all();
-        true
+        Ok(())
     }
 
     /// Waits for the next task. It is in progress until it is given back.
@@ -143,13 +138,7 @@ impl Tasks {
         self.waiting.retain(|task| {
             let is_left_alone = too_long.get(&task.account).is_some_and(|(_, until)| now < *until);
             if is_left_alone {
-                say(
-                    Priority::Notice,
-                    format_args!(
-                        "process {} stays on the kernel's path: others of its user took too long",
-                        task.pid
-                    ),
-                );
+                task.refuse("limit", "others of its user took too long");
             }
             !is_left_alone
         });
@@ -179,14 +168,7 @@ impl Tasks {
             return;
         }
         if !task.account.is_root() && of_account() >= OF_ONE_USER_LATER {
-            say(
-                Priority::Notice,
-                format_args!(
-                    "process {} stays on the kernel's path: too many of its user wait to be tried again",
-                    task.pid
-                ),
-            );
-            return;
+            return task.refuse("limit", "too many of its user wait to be tried again");
         }
         let pause = FIRST_PAUSE * 2u32.pow(task.tries.saturating_sub(1));
         self.later.push((now + pause, task));
@@ -238,6 +220,7 @@ mod tests {
     use super::super::{Action, Decision};
     use super::*;
     use crate::Service;
+    use crate::record::By;
 
     fn task(pid: i32, account: Account) -> Task {
         let decision = Decision {
@@ -250,6 +233,7 @@ mod tests {
             account,
             decision,
             asked_for: None,
+            by: By::this_process(),
             tries: 1,
         }
     }

@@ -21,6 +21,7 @@ use super::{Action, Clocks, Decision, Policy, ProcessFacts, is_ours};
 use crate::account::Account;
 use crate::log::{Priority, say};
 use crate::peer::Process;
+use crate::record::By;
 use crate::{DaemonOptions, Service};
 
 /// The policy in force, shared by all its users.
@@ -87,7 +88,13 @@ impl Watcher {
     }
 
     /// Queues a process that a client names. Never waits.
-    pub(crate) fn attach(&self, process: Process, account: Account, clocks: ClockSet) -> Result<(), RequestRefusal> {
+    pub(crate) fn attach(
+        &self,
+        process: Process,
+        account: Account,
+        clocks: ClockSet,
+        by: By,
+    ) -> Result<(), RequestRefusal> {
         let ended = |_| RequestRefusal::new(Code::Process, format!("process {} has ended", process.pid));
         let task = Task {
             pid: process.pid,
@@ -102,6 +109,7 @@ impl Watcher {
                 rule: 0,
             },
             asked_for: Some(Stat::read(process.pid).map_err(ended)?.start_time),
+            by,
             tries: 0,
         };
         match self.0.tasks.offer(task) {
@@ -196,7 +204,7 @@ impl Shared {
         let tree_of = service.children.then(|| self.new_tree(task)).flatten();
         service.children = tree_of.is_some();
         let attached = Attached {
-            rule: task.asked_for.is_none().then_some(task.decision.rule),
+            rule: task.rule(),
             is_done: Arc::default(),
             _tree_of: tree_of,
         };
@@ -304,6 +312,7 @@ fn consider(policy: &Policy, pid: i32, tasks: &Queue) {
             account,
             decision,
             asked_for: None,
+            by: By::this_process(),
             tries: 0,
         });
     }

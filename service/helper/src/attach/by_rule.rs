@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 
 use fastpath_daemon::Service;
-use fastpath_daemon::log::{Priority, say};
+use fastpath_daemon::log::{self, Priority, say};
+use fastpath_daemon::record::{By, Record, Target, What};
 use fastpath_inject::Rescued;
 use fastpath_inject::attach::{Refusal, StoppedTooLong, may_attach};
 
@@ -14,11 +15,13 @@ use crate::policy::DaemonsPolicy;
 use crate::process::Surroundings;
 
 /// A process that the daemon has attached.
-pub struct Order<'a> {
+pub struct Order {
     /// Process id.
     pub pid: i32,
-    /// Name in the log.
-    pub name: &'a str,
+    /// Process that asked for it.
+    pub by: By,
+    /// Rule that selects it.
+    pub rule: Option<usize>,
     /// What it gets.
     pub service: Service,
     /// The policy file, which decides about its descendants.
@@ -37,46 +40,38 @@ pub enum Attempt {
     TryAgain,
 }
 
-/// Reason why a process was not attached, and whether another try may succeed.
-type Failure = (String, bool);
-
-/// Attaches a process, and logs the result, except in expected cases: the target has ended, is served already, or is
-/// fast by itself, or another try follows.
-pub fn attach(order: &Order<'_>, surroundings: &Surroundings) -> Attempt {
-    let Order { pid, name, tries, .. } = order;
-    let done = match may_attach(*pid) {
+/// Attaches a process, and puts the result on record, except in expected cases: the target has ended, is served already,
+/// or is fast by itself, or another try follows.
+pub fn attach(order: &Order, surroundings: &Surroundings) -> Attempt {
+    let (pid, tries) = (order.pid, order.tries);
+    let outcome = match may_attach(pid) {
         Ok(()) => attach_it(order, surroundings),
-        Err(refusal) => failed(&refusal),
+        Err(refusal) => Some(Outcome::Refused(refusal)),
     };
-    match done {
-        Ok(is_attached) => {
-            if is_attached {
-                say(Priority::Info, format_args!("attached process {pid} ({name})"));
-            }
-            Attempt::Over
-        }
-        Err((_, true)) if tries.is_none() => Attempt::TryAgain,
-        Err((why, may_pass)) => {
-            let tries = tries.filter(|_| may_pass);
-            let tries = tries.map_or_else(String::new, |tries| format!(" after {tries} tries"));
-            say(
-                Priority::Notice,
-                format_args!("process {pid} ({name}) stays on the kernel's path{tries}: {why}"),
-            );
-            Attempt::Over
-        }
+    let Some(outcome) = outcome.filter(|outcome| !is_no_news(pid, outcome)) else {
+        return Attempt::Over;
+    };
+    let may_pass = match &outcome {
+        Outcome::Refused(refusal) => refusal.is_passing(),
+        // The daemon decides about it anew.
+        Outcome::Forbidden(why) => why == OTHER_PROGRAM,
+        Outcome::Attached(_) | Outcome::NoPage(_) => false,
+    };
+    if may_pass && tries.is_none() {
+        return Attempt::TryAgain;
     }
+    let mut record = outcome.record(pid, order.by);
+    record.rule = order.rule;
+    if let Some(tries) = tries.filter(|_| may_pass) {
+        record.message += &format!(" (after {tries} tries)");
+    }
+    log::tell_daemon(&record.result);
+    log::record(record);
+    Attempt::Over
 }
 
-fn failed(refusal: &Refusal) -> Result<bool, Failure> {
-    match is_no_news(refusal) {
-        true => Ok(false),
-        false => Err((refusal.to_string(), refusal.is_passing())),
-    }
-}
-
-/// Attaches a process; returns whether it is attached.
-fn attach_it(order: &Order<'_>, surroundings: &Surroundings) -> Result<bool, Failure> {
+/// Attaches a process. Returns `None` if it is not reported.
+fn attach_it(order: &Order, surroundings: &Surroundings) -> Option<Outcome> {
     let (pid, service) = (order.pid, order.service);
     let wanted = Wanted {
         service,
@@ -84,26 +79,27 @@ fn attach_it(order: &Order<'_>, surroundings: &Surroundings) -> Result<bool, Fai
         selected: order.facts.map(|facts| (pid, facts)),
         may_publish: false,
     };
-    let mut done = Ok(false);
+    let mut done = None;
     attach_all(&[pid], &wanted, surroundings, give_up, |attached_pid, _, outcome| {
-        if attached_pid == pid {
-            done = match outcome {
-                Outcome::Attached(attached) => {
-                    if let Some(why) = &attached.without_children {
-                        say(
-                            Priority::Notice,
-                            format_args!("process {pid}: the programs that it executes will not be served: {why}"),
-                        );
-                    }
-                    attached.rescued.iter().for_each(|rescued| log_rescued(pid, rescued));
-                    Ok(true)
-                }
-                Outcome::Refused(refusal) => failed(&refusal),
-                Outcome::NoPage(_) if !exists(pid) => Ok(false),
-                // The daemon decides about it anew.
-                Outcome::Forbidden(why) if why == OTHER_PROGRAM => Err((why, true)),
-                Outcome::Forbidden(why) | Outcome::NoPage(why) => Err((why, false)),
-            };
+        if let Outcome::Attached(attached) = &outcome
+            && attached_pid == pid
+        {
+            if let Some(why) = &attached.without_children {
+                say(
+                    Priority::Notice,
+                    format_args!("process {pid}: the programs that it executes will not be served: {why}"),
+                );
+            }
+            attached.rescued.iter().for_each(|rescued| log_rescued(pid, rescued));
+        }
+        match attached_pid == pid {
+            true => done = Some(outcome),
+            // A descendant, which is not tried again.
+            false if is_no_news(attached_pid, &outcome) => {}
+            false => log::record(Record {
+                rule: order.rule,
+                ..outcome.record(attached_pid, order.by)
+            }),
         }
     });
     done
@@ -136,15 +132,30 @@ fn exists(pid: i32) -> bool {
 
 /// Ends this process, so that the kernel detaches all its tracees.
 fn give_up(stands: &StoppedTooLong) -> ! {
-    say(
-        Priority::Warning,
-        format_args!("process {} stays on the kernel's path: {stands}", stands.pid),
-    );
+    // Only what is known: the process is still stopped.
+    let target = Target {
+        pid: Some(stands.pid),
+        ..Target::default()
+    };
+    // The daemon is the parent.
+    let by = By {
+        by_pid: nix::unistd::getppid().as_raw(),
+        ..By::this_process()
+    };
+    let word = StoppedTooLong::WORD;
+    log::tell_daemon(word);
+    log::record(Record::refused(What::Attach, word, &stands.to_string(), by, target));
     // SAFETY: _exit ends the process at once, without waiting for the thread that waits in the kernel.
     unsafe { libc::_exit(1) }
 }
 
-fn is_no_news(refusal: &Refusal) -> bool {
+/// Returns whether an outcome is expected: the process has ended, is served already, or is not to be served.
+fn is_no_news(pid: i32, outcome: &Outcome) -> bool {
+    let refusal = match outcome {
+        Outcome::Refused(refusal) => refusal,
+        Outcome::NoPage(_) => return !exists(pid),
+        Outcome::Attached(_) | Outcome::Forbidden(_) => return false,
+    };
     matches!(
         refusal,
         Refusal::NoSuchProcess { .. }

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
+use fastpath_daemon::record::{By, Record, Target, What};
 use fastpath_inject::Cache;
 use fastpath_inject::attach::{self, AttachConfig, Attached, LastResort, Refusal};
 use fastpath_page::Grant;
@@ -38,6 +39,24 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Returns the record of it.
+    pub fn record(&self, pid: i32, by: By) -> Record {
+        let target = Target::read(pid);
+        let (word, why) = match self {
+            Outcome::Attached(attached) => {
+                return Record {
+                    sites: Some(attached.sites),
+                    stopped_us: Some(attached.pauses.together.as_micros() as u64),
+                    ..Record::done(What::Attach, by, target)
+                };
+            }
+            Outcome::Refused(refusal) => (refusal.word(), refusal.to_string()),
+            Outcome::Forbidden(why) => ("forbidden", why.clone()),
+            Outcome::NoPage(why) => ("no-page", why.clone()),
+        };
+        Record::refused(What::Attach, word, &why, by, target)
+    }
+
     fn without_page(pid: i32, why: String) -> Outcome {
         attach::end_of(pid).map_or(Outcome::NoPage(why), Outcome::Refused)
     }

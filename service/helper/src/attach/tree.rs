@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastpath_daemon::record::Target;
 use fastpath_inject::Shared;
 use fastpath_inject::attendant::Attendant;
 use fastpath_page::{ClockSet, Grant};
@@ -120,9 +121,12 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
     .map_err(|e| format!("sendmsg: {e}"))?;
     // If it stayed open here, it would count as a process that maps it.
     drop(grant);
-    let mut log = Log::new(pid, &process_name(pid));
+    let mut log = Log::new(Target::read(pid));
+    let serves = attendant.clone();
+    let served = || serves.as_ref().map_or(0, |attendant| attendant.served());
     let needed = || {
-        log.tell_unserved(&mailbox);
+        log.record_served(served(), false);
+        log.record_unserved(&mailbox);
         !is_closed(channel) || (mailbox.in_use() && !parent::waits_for_helpers_only())
     };
     match (attendant, &publisher) {
@@ -133,6 +137,7 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
         }
         (None, _) => grant::stay_while(publisher.as_mut(), process.as_ref(), needed),
     }
+    log.record_served(served(), true);
     Ok(())
 }
 
@@ -147,16 +152,11 @@ fn granted(wanted: &Wanted, pid: i32, mailbox: &Shared) -> Result<(Grant, Option
             Err(_) => {}
         }
     }
-    let log = Log::new(pid, &process_name(pid));
-    let (report, service) = (move |news: &_| log.tell(news), &wanted.service);
+    let log = Log::new(Target::read(pid));
+    let (report, service) = (move |news: &_| log.record_news(news), &wanted.service);
     let (grant, mut publisher) = grant::publish(service.set(), grant::offsets(pid)?, mailbox, service.trust, report)?;
     grant::begin(&mut publisher, service.trust)?;
     Ok((grant, Some(publisher)))
-}
-
-fn process_name(pid: i32) -> String {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    name.trim_end().to_owned()
 }
 
 /// Returns what serves the descendants of attached processes.

@@ -12,7 +12,7 @@ use super::inside::{interrupted_at, thread_in, until_no_thread_is_in};
 use super::leftovers;
 use super::refusal::{Answer, Refusal, Shared};
 use super::regions::{Found, find};
-use super::session::{self, Session};
+use super::session::{self, Pauses, Session};
 use super::sharers;
 use super::threads::AllStopped;
 use super::watchdog::LastResort;
@@ -25,6 +25,10 @@ use crate::target::maps;
 /// Result of a detach.
 #[derive(Debug)]
 pub struct Detached {
+    /// Number of places in its code that were restored.
+    pub sites: usize,
+    /// Time that its threads were stopped.
+    pub pauses: Pauses,
     /// Reason why the region stays mapped, and unused: a thread is still in it, or may be.
     pub region_stays_for: Option<Refusal>,
 }
@@ -54,34 +58,37 @@ fn detach_held(session: &Session<'_>) -> Answer<Detached> {
     }
     // Its remote call opens nothing.
     sharers::refuse(session, &[Shared::Memory])?;
-    let is_unused = take_back(session, &found)?;
+    let (is_unused, sites) = take_back(session, &found)?;
     leftovers::clear(session)?;
     let cleared = match is_unused {
         true => unmap_unused(session, &found),
         false => clear(session, &found),
     };
-    match cleared {
-        Ok(()) => Ok(Detached { region_stays_for: None }),
+    let region_stays_for = match cleared {
+        Ok(()) => None,
         Err(
             refusal @ (Refusal::InTheWay { .. }
             | Refusal::KernelBehind { .. }
             | Refusal::StackNotReadable { .. }
             | Refusal::Shares { .. }),
-        ) => Ok(Detached {
-            region_stays_for: Some(refusal),
-        }),
-        Err(refusal) => Err(refusal),
-    }
+        ) => Some(refusal),
+        Err(refusal) => return Err(refusal),
+    };
+    Ok(Detached {
+        sites,
+        pauses: session.pauses(),
+        region_stays_for,
+    })
 }
 
 /// Restores the original bytes. Returns whether no thread is in the region any more: then the threads need not be stopped
-/// again for it.
+/// again for it; and the number of restored places.
 ///
 /// If a thread may return into the middle of the image's code in the vDSO, that code stays, and so does the region.
-fn take_back(session: &Session<'_>, found: &Found) -> Answer<bool> {
+fn take_back(session: &Session<'_>, found: &Found) -> Answer<(bool, usize)> {
     let may_be_cleared = !found.is_before_entry()?;
     let (code, entry) = code_of(found)?;
-    let mut all = match restore(session, found, |_| true) {
+    let (mut all, sites) = match restore(session, found, |_| true) {
         Err(Refusal::InTheWay { .. } | Refusal::StackNotReadable { .. }) if found.has_entry_body()? => {
             restore(session, found, |record| record.purpose != Purpose::EntryBody)?
         }
@@ -91,15 +98,20 @@ fn take_back(session: &Session<'_>, found: &Found) -> Answer<bool> {
     let tracee = all.threads[0].tracee();
     tracee.write(found.at + region::JOURNAL + Journal::STATE_AT, &state)?;
     if !may_be_cleared || session.stop_time.is_over() {
-        return Ok(false);
+        return Ok((false, sites));
     }
     leave_thunks(&mut all, found)?;
-    Ok(matches!(thread_in(&all, &code, entry), Ok(None)) && !found.has_entry_body()?)
+    let is_unused = matches!(thread_in(&all, &code, entry), Ok(None)) && !found.has_entry_body()?;
+    Ok((is_unused, sites))
 }
 
 /// Restores the original bytes of those changes that are `wanted`, once the kernel's clocks have reached what readers were
-/// shown. All threads are still stopped then.
-fn restore<'s>(session: &'s Session<'s>, found: &Found, wanted: impl Fn(&Record) -> bool) -> Answer<AllStopped<'s>> {
+/// shown. Returns the threads, which are all still stopped, and the number of places.
+fn restore<'s>(
+    session: &'s Session<'s>,
+    found: &Found,
+    wanted: impl Fn(&Record) -> bool,
+) -> Answer<(AllStopped<'s>, usize)> {
     let (mut all, in_force) = AllStopped::stop(session, |all| {
         let in_force: Vec<(Record, Vec<u8>)> = found
             .in_force()?
@@ -130,7 +142,7 @@ fn restore<'s>(session: &'s Session<'s>, found: &Found, wanted: impl Fn(&Record)
             written.map_err(|e| Refusal::Sealed { why: e.to_string() })?;
         }
     }
-    Ok(all)
+    Ok((all, in_force.len()))
 }
 
 /// Returns by how much the times that the stopped threads were shown are ahead of the kernel's clocks, after a short wait:

@@ -72,6 +72,8 @@ pub struct AttachConfig<'a> {
 /// Result of an attach.
 #[derive(Debug)]
 pub struct Attached {
+    /// Number of places in its code that were changed.
+    pub sites: usize,
     /// Number of threads that were stopped.
     pub threads: usize,
     /// Time that they were stopped.
@@ -222,6 +224,7 @@ fn put_in_force(session: &Session<'_>, plan: &RegionPlan) -> Answer<Attached> {
     let threads = all.threads.len();
     drop(all);
     Ok(Attached {
+        sites: records.len(),
         threads,
         pauses: session.pauses(),
         left_alone: plan.left_alone.clone(),

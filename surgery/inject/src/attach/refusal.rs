@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::watchdog::StoppedTooLong;
 use crate::error::Error;
 
 /// Reason for which an attach or a detach was refused. The process is unchanged then.
@@ -178,6 +179,37 @@ impl std::fmt::Display for Shared {
 pub type Answer<T> = std::result::Result<T, Refusal>;
 
 impl Refusal {
+    /// Returns the stable word for it in records.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Refusal::NoSuchProcess { .. } => "no-process",
+            Refusal::KernelThread => "kernel-thread",
+            Refusal::Zombie => "ended",
+            Refusal::FirstThreadEnded => "first-thread-ended",
+            Refusal::Frozen => "frozen",
+            Refusal::Traced { .. } => "traced",
+            Refusal::NotPermitted { .. } => "not-permitted",
+            Refusal::AttachedAlready { .. } => "attached-already",
+            Refusal::UnderRun => "under-run",
+            Refusal::Publisher => "publisher",
+            Refusal::OtherPrograms { .. } => "other-instruction-set",
+            Refusal::NoVdso { .. } => "no-vdso",
+            Refusal::Seccomp { .. } => "seccomp",
+            Refusal::Sealed { .. } => "sealed",
+            Refusal::CounterForbidden => "counter-forbidden",
+            Refusal::DoesNotStop { .. } | Refusal::KeepsExecuting => "does-not-stop",
+            Refusal::StoppedTooLong { .. } => StoppedTooLong::WORD,
+            Refusal::InTheWay { .. } => "in-the-way",
+            Refusal::KernelBehind { .. } => "kernel-behind",
+            Refusal::StackNotReadable { .. } => "stack-not-readable",
+            Refusal::Shares { .. } => "shares",
+            Refusal::Forbidden { .. } => "forbidden",
+            Refusal::NotAttached => "not-attached",
+            Refusal::ChangedSince { .. } => "changed-since",
+            Refusal::Failed(why) => why.word(),
+        }
+    }
+
     /// Returns whether the same request may succeed later, though nobody changes anything for it.
     pub fn is_passing(&self) -> bool {
         match self {

@@ -42,6 +42,11 @@ pub struct StoppedTooLong {
     pub place: String,
 }
 
+impl StoppedTooLong {
+    /// The stable word for it in records.
+    pub const WORD: &str = "stopped-too-long";
+}
+
 /// The traced threads, and the time since which any of them is stopped.
 #[derive(Debug, Default)]
 pub struct StopTime(Mutex<Stops>);

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStringExt;
+use std::sync::atomic::Ordering;
 
 use nix::sys::ptrace::Options;
 
@@ -123,8 +124,9 @@ impl Attendant {
                 "it runs with other privileges than its caller's".into(),
             ));
         }
-        let unseen = install::install(tracee, &status, &self.config, &mailbox.file, false)?;
-        if unseen.is_some() {
+        let installed = install::install(tracee, &status, &self.config, &mailbox.file, false)?;
+        self.served.fetch_add(1, Ordering::Relaxed);
+        if installed.without_children.is_some() {
             self.mailbox.count(Unserved::Refused);
         }
         Ok(())
@@ -212,7 +214,7 @@ fn unserved(why: &Error) -> Option<Unserved> {
             ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied => None,
             _ => Some(Unserved::Failed),
         },
-        Error::Unsupported(_) | Error::CounterForbidden => Some(Unserved::Refused),
+        Error::Unsupported(_) | Error::Forbidden(_) | Error::CounterForbidden => Some(Unserved::Refused),
         Error::System { .. } | Error::Remote { .. } | Error::PlaceTaken => Some(Unserved::Failed),
     }
 }

@@ -3,14 +3,14 @@
 //! A thread is traced only from just before its exec to just after it, so debuggers, job control and waits work as
 //! without fastpath. Each visit has a thread of its own, because ptrace(2) belongs to a thread.
 
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use nix::sys::ptrace::Options;
 
-use super::install::{self, InjectionConfig};
+use super::install::{self, InjectionConfig, Installed};
 use super::mailbox::{ABANDONED, Held, Shared, Taken};
 use super::unserved::Unserved;
 use crate::error::{Error, Result};
@@ -58,6 +58,8 @@ pub struct Attendant {
     keeper: OnceLock<Thread>,
     /// Process of the first program; 0: none.
     pub(super) first: AtomicI32,
+    /// Number of programs, besides the first, that it was installed in.
+    pub(super) served: AtomicU64,
 }
 
 impl Attendant {
@@ -69,7 +71,13 @@ impl Attendant {
             idle: AtomicUsize::new(0),
             keeper: OnceLock::new(),
             first: AtomicI32::new(0),
+            served: AtomicU64::new(0),
         })
+    }
+
+    /// Returns how many programs that its tree has executed are served so far.
+    pub fn served(&self) -> u64 {
+        self.served.load(Ordering::Relaxed)
     }
 
     /// Plans what the first program most likely needs, before it is stopped.
@@ -78,15 +86,14 @@ impl Attendant {
     }
 
     /// Serves the first program: waits for its exec, then calls `before`, installs, and asks `installed` what to do with
-    /// the result (without an error: why the programs that it executes will not be served, if so). Returns whether the
-    /// program runs, untraced. If not, it has ended, or the end of this thread releases it.
+    /// the result. Returns whether the program runs, untraced. If not, it has ended, or the end of this thread releases it.
     /// `must_see_execs`: it counts as an error if the exec of another program would not be noticed.
     pub fn inject_first(
         &self,
         first: First,
         must_see_execs: bool,
         before: impl FnOnce(),
-        installed: impl FnOnce(&Result<Option<String>>) -> Outcome,
+        installed: impl FnOnce(&Result<Installed>) -> Outcome,
     ) -> bool {
         let First(mut tracee) = first;
         self.first.store(tracee.pid(), Ordering::Relaxed);

@@ -58,6 +58,15 @@ pub struct InjectionConfig {
     pub scans: sites::Cache,
 }
 
+/// Result of an installation.
+#[derive(Debug)]
+pub struct Installed {
+    /// Number of places in the program's code that were changed.
+    pub sites: usize,
+    /// Reason why the programs that it executes will not be served.
+    pub without_children: Option<String>,
+}
+
 /// Plans a region for this process's own vDSO, which is most likely the programs' too: no program is stopped yet.
 pub fn prepare(config: &InjectionConfig) {
     fastpath_evidence::counter::choose_read();
@@ -111,15 +120,14 @@ fn hooked_file(pid: i32, scans: &sites::Cache, maps: &[Mapping], mapping: &Mappi
 
 /// Installs the region and redirects the program's start through it. `shown` is the status of its process; `mailbox` was
 /// opened anew: the kernel counts it as long as a program maps it. On an error the program is as it was.
-/// `must_see_execs`: it is an error if the exec of another program would not be noticed. Otherwise returns why it would
-/// not be.
+/// `must_see_execs`: it is an error if the exec of another program would not be noticed.
 pub fn install(
     tracee: &mut Tracee,
     shown: &fastpath_os::Status,
     config: &InjectionConfig,
     mailbox: &OwnedFd,
     must_see_execs: bool,
-) -> Result<Option<String>> {
+) -> Result<Installed> {
     let pid = tracee.pid();
     let status = ThreadStatus::from(shown);
     let program = Program::read(tracee, &status, config)?;
@@ -169,7 +177,10 @@ pub fn install(
         }
         Ok(())
     })?;
-    Ok(unknown.map(str::to_owned).or(plan.calls.left_alone.into_iter().next()))
+    Ok(Installed {
+        sites: stays.len() + plan.region.journal.records.len(),
+        without_children: unknown.map(str::to_owned).or(plan.calls.left_alone.into_iter().next()),
+    })
 }
 
 /// Maps the region, then makes the changes that put it in force, then sets the initial stack `stack`. On an error the
@@ -235,7 +246,7 @@ impl Program {
         }
         let (image, hook) = abi::of_this_build(abi)?;
         let pid = tracee.pid();
-        (config.allows)(pid).map_err(Error::Unsupported)?;
+        (config.allows)(pid).map_err(Error::Forbidden)?;
         if status.filters > config.filters {
             if abi.word() == 4 {
                 return Err(Error::Unsupported(

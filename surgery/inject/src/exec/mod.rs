@@ -9,4 +9,4 @@ pub mod mailbox;
 mod robust;
 pub mod unserved;
 
-pub use install::InjectionConfig;
+pub use install::{InjectionConfig, Installed};
