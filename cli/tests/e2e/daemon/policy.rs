@@ -153,6 +153,16 @@ fn root_has_a_tree_attached_unless_a_rule_forbids_it() {
     wait_until("the shell to be attached", || {
         daemon.err_so_far().contains("attached process")
     });
+    // Where there is no journal, the record is a line of JSON: the client asked for it, not a rule.
+    let log = daemon.err_so_far();
+    let line = log.lines().find(|line| line.contains("attached process"));
+    let record: serde_json::Value = serde_json::from_str(line.expect("a line")).expect("JSON");
+    assert_eq!((&record["what"], &record["result"]), (&"attach".into(), &"done".into()));
+    assert_eq!(
+        (&record["pid"], &record["by_pid"]),
+        (&shell.pid().0.into(), &std::process::id().into())
+    );
+    assert!(record["rule"].is_null(), "{record}");
     std::fs::write(&fifo, "go\n").expect("write");
     wait_until("the program that it executes", || {
         shell.pid().read("comm").trim() == "sleep" && page_of(shell.pid()).is_some()

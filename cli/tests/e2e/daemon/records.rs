@@ -370,7 +370,7 @@ fn a_policy_that_requires_a_record_lets_nothing_be_changed_without_a_journal() {
     // A rule attaches nothing either, and the log says why.
     let file = host.place.0.path().join("policy.toml");
     std::fs::write(
-        file,
+        &file,
         format!(
             "require_record = true\n{}",
             rule(program.with_file_name("other").to_str().expect("UTF-8"), "attach")
@@ -384,6 +384,11 @@ fn a_policy_that_requires_a_record_lets_nothing_be_changed_without_a_journal() {
             .any(|line| line.contains(&number) && line.contains(why) && line.contains("\"rule\":1"))
     });
     assert_eq!(page_of(other.pid()), None);
+    let dry = host
+        .place
+        .command(&["--dry-run", "--policy", file.to_str().expect("UTF-8")]);
+    let dry = finish(host.inside(&dry)).expect_success();
+    assert!(dry.out.contains(&format!("not: {why}")), "{dry:#?}");
     std::fs::rename(socket.with_extension("away"), &socket).expect("rename");
     command(&["attach", "-q", "--clocks", "all", &number]).expect_success();
 }

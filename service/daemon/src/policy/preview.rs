@@ -10,6 +10,8 @@ use crate::peer::Process;
 pub struct Preview {
     /// Reason why the daemon attaches no process that has a seccomp filter; `None`: it does, or no daemon runs.
     pub leaves_filtered: Option<String>,
+    /// Reason why no process would be attached: the policy requires a record, and it cannot be written.
+    pub unrecordable: Option<String>,
     /// Processes that a rule decides about, by process id.
     pub fits: Vec<Fit>,
     /// Number of processes whose executables this user cannot see: whether a rule fits them is not known.
@@ -34,6 +36,7 @@ impl Policy {
     pub fn preview(&self, daemon: Option<&Status>) -> Preview {
         let mut preview = Preview {
             leaves_filtered: daemon.and_then(|daemon| daemon.leaves_filtered.clone()),
+            unrecordable: self.unrecordable(),
             ..Preview::default()
         };
         for pid in fastpath_os::processes().into_iter().flatten() {
@@ -75,6 +78,9 @@ fn is_filtered(pid: i32) -> bool {
 impl Preview {
     /// Returns why the daemon will not attach a process that a rule attaches.
     fn hindrance(&self, fit: &Fit) -> Option<String> {
+        if let Some(why) = &self.unrecordable {
+            return Some(format!("not: {why}"));
+        }
         let why = self.leaves_filtered.as_ref().filter(|_| fit.is_filtered)?;
         Some(format!(
             "not: it has a seccomp filter, which cannot be suspended: {why}"
