@@ -134,7 +134,7 @@ impl Target {
     /// Returns this process as it is now, unless it has ended.
     pub fn now(&self) -> Target {
         let now = self.pid.map(Target::read);
-        now.filter(|now| now.start_time == self.start_time)
+        now.filter(|now| now.start_time.is_some() && now.start_time == self.start_time)
             .unwrap_or_else(|| self.clone())
     }
 
@@ -153,7 +153,7 @@ impl Target {
     }
 
     /// Names the process in a message.
-    fn name(&self) -> String {
+    pub fn name(&self) -> String {
         match self.pid {
             Some(pid) => format!("process {pid} ({})", self.executable.as_deref().unwrap_or("a program")),
             None => "a process".to_owned(),

@@ -64,7 +64,10 @@ impl Log {
         let record = Record::done(What::Grant, By::this_process(), self.target.now());
         let s = if programs == 1 { "" } else { "s" };
         Some(Record {
-            message: format!("{}, and {programs} program{s} that its tree executed", record.message),
+            message: format!(
+                "served {programs} program{s} that the tree of {} executed",
+                record.target.name()
+            ),
             programs: Some(programs),
             ..record
         })
@@ -152,5 +155,9 @@ mod tests {
         let programs: u64 = records.iter().filter_map(|record| record.programs).sum();
         assert_eq!(programs, 17 * 600);
         assert_eq!(records[0].programs, Some(17));
+        assert_eq!(
+            records[0].message,
+            "served 17 programs that the tree of process 2147483647 (/bin/make) executed"
+        );
     }
 }
