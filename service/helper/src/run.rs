@@ -31,8 +31,8 @@ pub const REQUIREMENT_NOT_MET: u8 = 125;
 /// Longest delay of a program's start for its first anchor, with `--require`. The anchor takes about a millisecond; a
 /// program that starts without one is on the kernel's path until it is there.
 const FIRST_ANCHOR: Duration = Duration::from_millis(20);
-/// Time between the program's start and the examination of the counter, which takes time on all CPUs. A program that has
-/// ended by then, as `true` has, needs neither that nor a publisher.
+/// Time between the program's start and its record, and the examination of the counter, which takes time on all CPUs. A
+/// program that has ended by then, as `true` has, needs no examination, and no publisher.
 const UNDISTURBED: Duration = Duration::from_millis(2);
 
 /// The program that this process becomes, and how it is served.
@@ -278,6 +278,11 @@ impl Helper {
             ));
             self.installed(result)
         });
+        // The mailbox was in use until the program mapped it.
+        drop(kept);
+        if runs && !self.program.require {
+            std::thread::sleep(UNDISTURBED);
+        }
         let mut target = self.target();
         if let Some(outcome) = outcome {
             self.record(&mut target, outcome);
@@ -285,19 +290,15 @@ impl Helper {
         if !runs {
             return Ok(());
         }
-        // The mailbox was in use until the program mapped it.
-        drop(kept);
-        if let Some(publisher) = publisher.as_mut().filter(|_| !self.program.require) {
-            std::thread::sleep(UNDISTURBED);
-            if mailbox.in_use()
-                && let Err(why) = grant::begin(publisher, self.program.service.trust)
-            {
-                if is_served.get() {
-                    self.record_refusal("counter-distrusted", &why, target);
-                    (self.program.warn)(&format_args!("{why}; {} stays on the kernel's path", self.program.name));
-                }
-                return Ok(());
+        if let Some(publisher) = publisher.as_mut().filter(|_| !self.program.require)
+            && mailbox.in_use()
+            && let Err(why) = grant::begin(publisher, self.program.service.trust)
+        {
+            if is_served.get() {
+                self.record_refusal("counter-distrusted", &why, target);
+                (self.program.warn)(&format_args!("{why}; {} stays on the kernel's path", self.program.name));
             }
+            return Ok(());
         }
         process::let_go_of_standard_error();
         let mut log = Log::new(target);
