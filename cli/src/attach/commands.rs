@@ -11,7 +11,7 @@ use fastpath_helper::policy::DaemonsPolicy;
 use fastpath_helper::process::Surroundings;
 use fastpath_inject::attach::{self, Attached, Refusal};
 use fastpath_inject::{Error, Rescued};
-use fastpath_measure::Clocks;
+use fastpath_measure::{Clocks, Comparison};
 use fastpath_os::printable;
 use fastpath_publish::evidence::{self, Trust};
 
@@ -54,6 +54,7 @@ pub fn attach(options: &args::Attach) -> i32 {
         note(why.refusal());
         return NO_PAGE;
     }
+    let comparison = (trust == Trust::Invariant).then(Comparison::begin_quickly);
     let clocks = match select(options.clocks.as_ref(), options.rescue, false) {
         Ok(clocks) => clocks,
         Err(why) => {
@@ -61,6 +62,10 @@ pub fn attach(options: &args::Attach) -> i32 {
             return status;
         }
     };
+    if let Some(why) = comparison.and_then(Comparison::refusal) {
+        note(format_args!("{why}; nothing was attached"));
+        return NO_PAGE;
+    }
     let wanted = Wanted {
         service: Service {
             clocks: Clocks::Set(clocks),

@@ -11,7 +11,7 @@ use fastpath_helper::process::Surroundings;
 use fastpath_helper::run::{Program, REQUIREMENT_NOT_MET, leave_behind};
 use fastpath_helper::timeline::Timeline;
 use fastpath_inject::target::{self, View};
-use fastpath_measure::Clocks;
+use fastpath_measure::{Clocks, Comparison};
 use fastpath_os::foreign;
 use fastpath_publish::evidence::{self, Distrust, Trust};
 
@@ -94,6 +94,8 @@ fn prepare(options: &args::Run) -> Prepared {
         // Choosing clocks would already read the counter.
         return Prepared::Refused(COUNTER, Distrust::NotReadable.refusal());
     }
+    // It ends once the clocks are chosen, which takes milliseconds.
+    let comparison = (trust == Trust::Invariant).then(Comparison::begin_quickly);
     let may = View::read("self", libc::AT_FDCWD).and_then(|view| view.may_serve(path.as_os_str()));
     let clocks = match select(options.clocks.as_ref(), options.rescue, options.without_vdso) {
         Ok(clocks) => clocks,
@@ -105,6 +107,8 @@ fn prepare(options: &args::Run) -> Prepared {
     let prepared = (|| {
         target::kernels_pages_suit().map_err(unsuited)?;
         target::proc_shows_this_namespace().map_err(unsuited)?;
+        let refusal = comparison.and_then(Comparison::refusal);
+        refusal.map_or(Ok(()), |why| Err(("wrong-rate", why)))?;
         counter.map_err(|e| (COUNTER, e.refusal()))?;
         may.map_err(unsuited)?;
         // Nothing that was opened so far is still open.

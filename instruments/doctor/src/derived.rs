@@ -3,7 +3,6 @@
 use super::facts::{Facts, HIDES_VDSO, HIDES_VDSO_32, Kernel, Stated};
 use fastpath_evidence::{Distrust, KernelsClock, Trust};
 use fastpath_measure::ClockRate;
-use fastpath_measure::clocks::Clock;
 
 impl Facts {
     /// Returns the verdict of `fastpath run` on the counter.
@@ -19,15 +18,9 @@ impl Facts {
         }
     }
 
-    /// Returns the rate of MONOTONIC that is certainly wrong: no slew explains it, for MONOTONIC_RAW has it, too.
+    /// Returns the rate of MONOTONIC that is certainly wrong.
     pub(crate) fn wrong_rate(&self) -> Option<&ClockRate> {
-        let of = |clock| {
-            self.rates
-                .iter()
-                .filter(move |rate| rate.clock == clock && rate.is_wrong())
-        };
-        let is_slewed = |rate: &&ClockRate| of(Clock::MONOTONIC_RAW).all(|raw| raw.against != rate.against);
-        of(Clock::MONOTONIC).find(|rate| !is_slewed(rate))
+        fastpath_measure::wrong_rate(&self.rates)
     }
 
     /// Returns the stated rate of the counter that is certainly wrong, and by how much, in millionths, the counter is off.

@@ -76,7 +76,16 @@ pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, Stri
     let probe = options.probe.cloned().unwrap_or_else(Probe::run);
     let clocksource = host::clocksource(root);
     let comparison = (root.is_host() && may_call(&probe))
-        .then(|| Comparison::begin(clocksource.current.as_deref(), !options.rate.is_zero()));
+        .then(|| Comparison::begin(clocksource.current.as_deref(), !options.rate.is_zero()))
+        .filter(|comparison| !comparison.is_empty());
+    if comparison.is_none() && !options.rate.is_zero() {
+        root.miss(
+            "whether the clock runs at the right rate",
+            "/dev/hpet, /dev/ptp*, /sys/class/rtc",
+            &"no other clock can be read",
+            "run it as root, outside of containers",
+        );
+    }
     let started = Instant::now();
     let rate_start = may_measure_rate(&probe).then(rate::Start::now).flatten();
 
@@ -141,7 +150,14 @@ pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, Stri
     if root.is_host() && facts.process.is_none() && facts.counter.is_wrong_or_may_be() {
         facts.counter_programs = counter_reads::running(root);
     }
-    fastpath_evidence::pause(RATE_BASE.max(options.rate).saturating_sub(started.elapsed()));
+    if rate_start.is_some() || comparison.is_some() {
+        let wanted = if comparison.is_some() {
+            options.rate
+        } else {
+            Duration::ZERO
+        };
+        fastpath_evidence::pause(RATE_BASE.max(wanted).saturating_sub(started.elapsed()));
+    }
     facts.counter.measured = rate_start.and_then(|start| start.rate());
     facts.rates = comparison.map(Comparison::end).unwrap_or_default();
     if let (Some(sampling), Some(process)) = (sampling, &mut facts.process) {

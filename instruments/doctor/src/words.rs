@@ -46,13 +46,3 @@ pub(super) fn is_are(count: usize) -> &'static str {
 pub(super) fn take(count: usize) -> &'static str {
     if count == 1 { "takes" } else { "take" }
 }
-
-/// Returns how fast a clock is, from millionths by which it is faster: `4.8 % slow`, `120 ppm fast`.
-pub(super) fn off_by(ppm: f64) -> String {
-    let direction = if ppm < 0.0 { "slow" } else { "fast" };
-    match ppm.abs() {
-        ppm if ppm >= 1_000_000.0 => format!("{:.2} times {direction}", 1.0 + ppm / 1e6),
-        ppm if ppm >= 1_000.0 => format!("{:.1} % {direction}", ppm / 1e4),
-        ppm => format!("{ppm:.0} ppm {direction}"),
-    }
-}

@@ -40,7 +40,7 @@ pub use host::{Host, TimensOffset};
 pub use monotonicity::{ClockMonotonicity, Limit, Monotonicity, Steps, monotonicity};
 pub use path::Path;
 pub use probe::{ClockReport, FunctionReport, Measured, Probe};
-pub use rate::{ClockRate, Comparison, is_synchronized};
+pub use rate::{ClockRate, Comparison, is_synchronized, off_by, wrong_rate};
 pub use readable::{Met, forbid_counter_again, make_clocks_readable};
 pub use stats::{Spread, Summary};
 pub use vdso::VdsoFacts;

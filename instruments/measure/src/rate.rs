@@ -47,6 +47,23 @@ impl ClockRate {
     }
 }
 
+/// Returns the rate of MONOTONIC that is certainly wrong: no slew explains it, for MONOTONIC_RAW has it, too.
+pub fn wrong_rate(rates: &[ClockRate]) -> Option<&ClockRate> {
+    let of = |clock| rates.iter().filter(move |rate| rate.clock == clock && rate.is_wrong());
+    let is_slewed = |rate: &&ClockRate| of(Clock::MONOTONIC_RAW).all(|raw| raw.against != rate.against);
+    of(Clock::MONOTONIC).find(|rate| !is_slewed(rate))
+}
+
+/// Returns how fast a clock is, from millionths by which it is faster: `4.8 % slow`, `120 ppm fast`.
+pub fn off_by(ppm: f64) -> String {
+    let direction = if ppm < 0.0 { "slow" } else { "fast" };
+    match ppm.abs() {
+        ppm if ppm >= 1_000_000.0 => format!("{:.2} times {direction}", 1.0 + ppm / 1e6),
+        ppm if ppm >= 1_000.0 => format!("{:.1} % {direction}", ppm / 1e4),
+        ppm => format!("{ppm:.0} ppm {direction}"),
+    }
+}
+
 /// Returns whether the kernel's clock is synchronized with a reference, by adjtimex(2); `None`: it does not say. A child
 /// asks, because a seccomp filter may kill for that.
 pub fn is_synchronized() -> Option<bool> {
@@ -77,15 +94,42 @@ impl Comparison {
     ///
     /// The clocksource in use is no reference.
     pub fn begin(clocksource: Option<&str>, rtc: bool) -> Comparison {
-        let hpet = (clocksource != Some("hpet")).then(Hpet::open).flatten();
-        let mut references: Vec<Reference> = hpet.map(Reference::Hpet).into_iter().collect();
+        let mut references: Vec<Reference> = hpet(clocksource).into_iter().collect();
         references.extend(ptp_clocks());
         if rtc {
             references.extend(rtc_clock());
         }
+        Comparison::with(references)
+    }
+
+    /// Looks at the HPET only, where this process may read it, which takes some ten microseconds.
+    pub fn begin_quickly() -> Comparison {
+        let name = fastpath_evidence::clocksource().unwrap_or([0; 64]);
+        let name = str::from_utf8(&name).unwrap_or_default();
+        Comparison::with(hpet(Some(name.trim_end_matches(['\0', '\n']))))
+    }
+
+    fn with(references: impl IntoIterator<Item = Reference>) -> Comparison {
         let looked = |reference: Reference| Some((reference.look()?, reference));
         let begun = references.into_iter().filter_map(looked);
         Comparison(begun.map(|(look, reference)| (reference, look)).collect())
+    }
+
+    /// Returns whether there is no other clock.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Looks again, and returns why no page is to be published: the kernel's clock is wrong, and a page would repeat it.
+    pub fn refusal(self) -> Option<String> {
+        let rates = self.end();
+        let rate = wrong_rate(&rates)?;
+        Some(format!(
+            "the kernel's clock runs {} against the {}, and fastpath would only make a wrong clock faster: `fastpath doctor` says \
+             what to do, and --trust-counter serves it as it is",
+            off_by(rate.ppm),
+            rate.against
+        ))
     }
 
     /// Looks again, and returns the rates, which are the more precise the more time has passed.
@@ -101,6 +145,11 @@ impl Comparison {
         });
         rates.flatten().collect()
     }
+}
+
+fn hpet(clocksource: Option<&str>) -> Option<Reference> {
+    let hpet = (clocksource != Some("hpet")).then(Hpet::open).flatten();
+    hpet.map(Reference::Hpet)
 }
 
 /// The kernel's clocks that are compared.

@@ -33,10 +33,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fastpath_inject::target;
+use fastpath_measure::Comparison;
 use fastpath_page::ClockSet;
 use fastpath_publish::Publisher;
 use fastpath_publish::SharedPage;
-use fastpath_publish::evidence;
+use fastpath_publish::evidence::{self, Trust};
 
 pub use options::DaemonOptions;
 pub use policy::{Action, Decision, Fit, Policy, Preview, ProcessFacts, TRY_AGAIN};
@@ -70,7 +71,11 @@ pub fn serve(options: &DaemonOptions) -> Result<(), ServeError> {
     let signals = server::Signals::block().map_err(|e| start("signals", e))?;
     fastpath_inject::lease::outlive_breaks().map_err(|e| start("signals", e))?;
     raise_descriptor_limit();
+    // Most of the time until it ends is that of the examination.
+    let comparison = (trust == Trust::Invariant).then(Comparison::begin_quickly);
     evidence::examine_with_offsets(trust).map_err(ServeError::Host)?;
+    let refusal = comparison.and_then(Comparison::refusal);
+    refusal.map_or(Ok(()), |why| Err(ServeError::Host(why)))?;
 
     // A process that maps a page is never attached: a daemon that read the clocks that it publishes would follow
     // itself.

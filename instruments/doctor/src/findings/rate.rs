@@ -1,10 +1,9 @@
 //! Findings about the rate of the kernel's clocks.
 
 use super::super::facts::Facts;
-use super::super::words::off_by;
 use super::{Finding, Severity, finding};
-use fastpath_measure::ClockRate;
 use fastpath_measure::clocks::Clock;
+use fastpath_measure::{ClockRate, off_by};
 
 pub(super) fn from_facts(facts: &Facts) -> Option<Finding> {
     let Some(rate) = facts.wrong_rate() else {
