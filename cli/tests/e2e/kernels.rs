@@ -67,8 +67,9 @@ served() {
 served run $0 run --require -- $0 $gate
 served trusting $0 run --require --trust-counter -- $0 $gate
 served child $0 run --require -- sh -c "sh -c '$0 $gate; :'; :"
-fastpathd=$1 moved=$2
-shift 2
+fastpathd=$1 moved=$2 witness=$3
+shift 3
+[ -z "$witness" ] || say check "$witness" check
 [ -z "$moved" ] || say moved $0 run --require --clocks all -- "$moved" moved
 for each; do
 	$0 run --require --clocks all -- "$each" 1000 MONOTONIC >/dev/null 2>&1
@@ -104,7 +105,10 @@ echo "is: $daemon"
     ];
     let programs: Vec<String> = names.into_iter().filter_map(program).collect();
     let moved = helper_program("moved-vdso", "cc", &["-static"]);
-    let mut arguments = vec![moved.as_deref().unwrap_or_default()];
+    let witness = program("clock-witness");
+    let mut arguments = [&moved, &witness]
+        .map(|program| program.as_deref().unwrap_or_default())
+        .to_vec();
     arguments.extend(programs.iter().map(String::as_str));
     let Some(outcome) = on_user_mode_linux(SCRIPT, &arguments) else {
         return;
@@ -120,6 +124,9 @@ echo "is: $daemon"
     }
     if moved.is_some() {
         has("moved", "right");
+    }
+    if witness.is_some() {
+        has("check", "path 1, slow 1, clocksource, timer");
     }
     for each in programs {
         has("program", &format!("{each} 0"));

@@ -286,3 +286,5 @@ void fastpath_clock_evidence(struct fastpath_clock_evidence *evidence) {
 	}
 }
 #endif
+
+#include "check.c"

@@ -40,12 +40,26 @@ struct Bounds {
     latest_ns: u64,
 }
 
+/// `struct fastpath_clock_check`
+#[repr(C)]
+struct ClockCheck {
+    path: c_int,
+    is_slow: c_int,
+    read_ns: f64,
+    syscall_ns: f64,
+    counter_reads: f64,
+    clocksource: [c_char; 32],
+    reason: *const c_char,
+    says: [c_char; 160],
+}
+
 unsafe extern "C" {
     safe fn fastpath_clock_open(flags: c_uint) -> c_int;
     safe fn fastpath_clock_read() -> u64;
     safe fn fastpath_clock_read_unordered() -> u64;
     safe fn fastpath_clock_now_bounded(utc: &mut Bounds) -> c_int;
     fn fastpath_clock_evidence(facts: *mut ClockEvidence);
+    fn fastpath_clock_check(check: *mut ClockCheck) -> c_int;
 }
 
 /// `FASTPATH_CLOCK_MAY_PUBLISH`
@@ -150,6 +164,69 @@ pub fn evidence() -> Evidence {
 
 fn text(from: &CStr) -> String {
     from.to_string_lossy().into_owned()
+}
+
+/// How the program's own reads of CLOCK_MONOTONIC, by clock_gettime(3) and so by [`std::time::Instant`], are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// By system calls: the process has no vDSO.
+    None,
+    /// By system calls.
+    Syscall,
+    /// By the kernel's vDSO, or a sandbox's.
+    Vdso,
+    /// By fastpath.
+    Fastpath,
+}
+
+/// What a clock read costs in this process.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// How reads are answered.
+    pub path: Path,
+    /// Whether reads are slow; `None`: unknown.
+    pub is_slow: Option<bool>,
+    /// Cost of a read, in nanoseconds; 0: unknown.
+    pub read_ns: f64,
+    /// Cost of the system call clock_gettime, in nanoseconds; 0: unknown.
+    pub syscall_ns: f64,
+    /// Cost of a read in ordered reads of the CPU's counter; 0: unknown.
+    pub counter_reads: f64,
+    /// The kernel's clocksource; empty if it cannot be read.
+    pub clocksource: String,
+    /// A stable word: `fast`, `no-vdso`, `clocksource`, `not-used`, `unknown`.
+    pub reason: String,
+    /// A sentence for a log.
+    pub says: String,
+}
+
+/// Checks what a clock read costs in this process, for a warning when a program starts. `fastpath-clock.h` says how, how long
+/// that takes, and which calls it makes.
+pub fn check() -> Check {
+    let mut found = std::mem::MaybeUninit::uninit();
+    // SAFETY: the function fills in the whole struct.
+    let found: ClockCheck = unsafe {
+        fastpath_clock_check(found.as_mut_ptr());
+        found.assume_init()
+    };
+    // SAFETY: all three are texts that end in a zero; the reason is of static life.
+    let [clocksource, reason, says] =
+        [found.clocksource.as_ptr(), found.reason, found.says.as_ptr()].map(|of| text(unsafe { CStr::from_ptr(of) }));
+    Check {
+        path: match found.path {
+            1 => Path::Syscall,
+            2 => Path::Vdso,
+            3 => Path::Fastpath,
+            _ => Path::None,
+        },
+        is_slow: (found.is_slow >= 0).then_some(found.is_slow > 0),
+        read_ns: found.read_ns,
+        syscall_ns: found.syscall_ns,
+        counter_reads: found.counter_reads,
+        clocksource,
+        reason,
+        says,
+    }
 }
 
 /// A time of CLOCK_MONOTONIC. It has the functions of [`std::time::Instant`].

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant as Timer, SystemTime};
 
-use libfastpath_clock::{Instant, Source, evidence, now, now_bounded, now_unordered, open};
+use libfastpath_clock::{Instant, Path, Source, check, evidence, now, now_bounded, now_unordered, open};
 
 /// Reads in several threads, each of which must see no time from before one that another has shown.
 fn read_in_threads(latest: &AtomicU64, reads: u32) {
@@ -59,6 +59,32 @@ fn the_bounds_of_utc_contain_the_kernels_time_if_it_is_synchronized() {
     match now_bounded() {
         Some(utc) => assert!(before <= *utc.end() && *utc.start() <= SystemTime::now(), "{utc:?}"),
         None => println!("the kernel's clock is not synchronized"),
+    }
+}
+
+/// (Of other processes: cli/tests/e2e/daemon/clock.rs and kernels.rs)
+#[test]
+fn a_check_says_what_a_read_costs_and_judges_as_probe_does() {
+    let found = check();
+    let is_by_syscall = matches!(found.path, Path::None | Path::Syscall);
+    assert!(
+        found.is_slow.is_none_or(|is_slow| is_slow == is_by_syscall),
+        "{found:?}"
+    );
+    assert!(found.read_ns > 0.0 && found.syscall_ns > 0.0, "{found:?}");
+    let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    assert_eq!(found.clocksource, source.unwrap_or_default().trim());
+    let [probe, here] = [
+        include_str!("../../../instruments/measure/src/verdict.rs"),
+        include_str!("../c/check.c"),
+    ];
+    for limit in ["SLOW_AGAINST_SYSCALL", "SLOW_AGAINST_COUNTER"] {
+        let number = here.split_once(&format!("#define FP_{limit} ")).expect("a limit").1;
+        let number = number.lines().next().unwrap_or_default();
+        assert!(
+            probe.contains(&format!("const {limit}: f64 = {number};")),
+            "{limit} {number}"
+        );
     }
 }
 

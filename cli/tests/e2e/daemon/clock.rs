@@ -4,7 +4,40 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use super::{Place, alone};
-use crate::common::{finish, needs_root, program};
+use crate::common::{fastpath, finish, needs_root, program, served};
+
+/// (On a host whose clock only the kernel reads: kernels.rs)
+#[test]
+fn the_header_tells_a_fast_clock_from_a_slow_one() {
+    let Some(witness) = program("clock-witness") else {
+        return;
+    };
+    let checked = |mut command: Command, says: &str| {
+        command.args([&witness, "check"]);
+        // A measurement on a busy machine, and a page that has no time for a moment.
+        let is_so = || finish(command_again(&command)).out.starts_with(says);
+        assert!((0..20).any(|_| is_so()), "{says}: {:#?}", finish(command));
+    };
+    let direct = Command::new("env");
+    let healthy = finish(fastpath(&["probe", "--json"]))
+        .out
+        .contains("\"id\":1,\"path\":\"vdso\"");
+    if healthy {
+        checked(direct, "path 2, slow 0, fast, ");
+    }
+    if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        checked(served(&[]), "path 3, slow 0, fast, ");
+        // Only another clock than MONOTONIC is served.
+        let other = ["run", "--without-vdso", "--clocks", "tai", "--require", "--"];
+        checked(fastpath(&other), "path 1, slow 1, ");
+    }
+}
+
+fn command_again(command: &Command) -> Command {
+    let mut again = Command::new(command.get_program());
+    again.args(command.get_args());
+    again
+}
 
 #[test]
 fn times_of_the_header_never_go_back_while_daemons_are_killed() {

@@ -12,6 +12,7 @@
  *     filter    from now on, a system call for a lock, a socket or memory kills
  *     bounds=MS reads bounds of UTC for two seconds; the kernel's time may be outside of them for so long, after a step
  *     cost      prints the cost of a read, and that of others as often in turn: the median of many rounds
+ *     check     prints how the kernel's clock is read, and whether that is slow
  *     pause     prints `paused`, and waits for a line
  */
 #ifndef FASTPATH_CLOCK_IMPLEMENTATION
@@ -293,6 +294,12 @@ int main(int count, char **arguments) {
 			read_bounds(strtoull(step + 7, NULL, 10) * 1000000);
 		} else if (!strcmp(step, "cost")) {
 			print_cost();
+		} else if (!strcmp(step, "check")) {
+			struct fastpath_clock_check check;
+			fastpath_clock_check(&check);
+			printf("path %d, slow %d, %s, %s: %s\n", check.path, check.is_slow, check.reason,
+			       check.clocksource, check.says);
+			fflush(stdout);
 		} else if (!strcmp(step, "pause")) {
 			wait_for_line();
 		} else {
