@@ -27,9 +27,10 @@ pub struct Family {
 /// | DPDK | `rte_get_tsc_hz` of lib/eal/include/generic/rte_cycles.h |
 /// | UCX | `ucs_arch_get_clocks_per_sec` of src/ucs/arch/cpu.h |
 /// | Valkey, Redis | what src/monotonic.c logs of its clock, if built with USE_PROCESSOR_CLOCK |
+/// | PostgreSQL | variables of src/common/instr_time.c, which the server of version 19 exports to its extensions |
 /// | HotSpot | the flag of its flight recorder's clock, src/hotspot/share/runtime/globals.hpp |
 /// | fastpath | the name of its page (`fastpath_page::MEMFD_NAME`): its programs test the counter all the time |
-static FAMILIES: [Family; 9] = [
+static FAMILIES: [Family; 10] = [
     clock("quanta", &[b"/quanta-0.", b"_ZN6quanta"]),
     clock("minstant", &[b"/minstant-0.", b"_ZN8minstant"]),
     clock("fastant", &[b"/fastant-0.", b"_ZN7fastant"]),
@@ -37,6 +38,7 @@ static FAMILIES: [Family; 9] = [
     clock("DPDK", &[b"rte_get_tsc_hz"]),
     clock("UCX", &[b"ucs_arch_get_clocks_per_sec"]),
     clock("Valkey's and Redis's clock", &[b"X86 TSC @ %", b"ARM CNTVCT @ %"]),
+    clock("PostgreSQL's timing clock", &[b"timing_tsc_enabled"]),
     clock("HotSpot's flight recorder", &[b"UseFastUnorderedTimeStamps"]),
     FASTPATH,
 ];
@@ -114,6 +116,7 @@ mod tests {
             ["quanta"]
         );
         assert_eq!(found("\0rte_get_tsc_hz\0 X86 TSC @ %ld ticks/us").len(), 2);
+        assert_eq!(found("\0timing_tsc_enabled\0"), ["PostgreSQL's timing clock"]);
         assert_eq!(found("fastpath-page /quanta-0."), ["fastpath"]);
         assert_eq!(found("quanta, minstant, DPDK, redis"), [""; 0]);
     }
