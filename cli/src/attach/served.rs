@@ -174,8 +174,11 @@ enum Looked {
 }
 
 fn look_at(pid: i32, of_daemon: &[fastpath_protocol::status::Page]) -> Looked {
-    match fastpath_os::maps::read(memory_of(pid)) {
-        Ok(maps) => served(pid, &maps, of_daemon).map_or(Looked::Without, |served| Looked::Served(Box::new(served))),
+    let memory = memory_of(pid);
+    match fastpath_os::maps::read(memory) {
+        Ok(maps) => {
+            served(pid, memory, &maps, of_daemon).map_or(Looked::Without, |served| Looked::Served(Box::new(served)))
+        }
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Looked::Unreadable,
         Err(_) => Looked::Without,
     }
@@ -203,7 +206,8 @@ fn daemon() -> Result<Option<fastpath_protocol::Status>, String> {
     }
 }
 
-fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Page]) -> Option<Served> {
+/// `memory`: the number under which /proc shows its memory.
+fn served(pid: i32, memory: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Page]) -> Option<Served> {
     let mut pages = maps.iter().filter(|mapping| mapping.is_memory(MAPPED_NAME));
     let inode = pages.next()?.inode;
     // The publisher maps the page too, to write it.
@@ -216,7 +220,7 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
     let has_region = maps.iter().any(|mapping| mapping.name.starts_with(&region));
     let comm = fastpath_os::comm(pid).ok()?;
     // A process may belong to this user and still not be readable (prctl(2), PR_SET_DUMPABLE).
-    let page = PageCopy::of_process(memory_of(pid) as u32).ok().flatten();
+    let page = PageCopy::of_mappings(memory as u32, maps).ok().flatten();
     let page: Option<&Page> = page.as_deref();
     let experience = page.map(Residuals::of_page);
     let reader = page.map(Reader::new);
@@ -228,7 +232,7 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
     let now = page
         .filter(|_| counter::is_readable())
         .map(|page| (Reader::new(page), counter::of_page(page)));
-    let (by, journal) = by(memory_of(pid), has_region);
+    let (by, journal) = by(memory, maps, has_region);
     let count = |purpose| journal.as_ref().map_or(0, |journal| journal.count(purpose));
     // Without a changed entry point, the image itself is the vDSO.
     let is_in_vdso = |_: &Journal| count(Purpose::Entry) == 0 || count(Purpose::EntryBody) > 0;
@@ -254,7 +258,7 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
         fallbacks: experience.as_ref().map(|e| e.withdrawals),
         withdrawn: experience.and_then(|e| e.withdrawn),
         publisher,
-        unserved: UnservedRequests::read(memory_of(pid), maps),
+        unserved: UnservedRequests::read(memory, maps),
         publisher_is_alive: publisher.map(|pid| std::path::Path::new(&format!("/proc/{pid}")).exists()),
     })
 }
@@ -274,10 +278,10 @@ pub fn clocks(page: &Page) -> ClockSet {
 
 /// Returns how a process got its page, and the journal of its region, unless it is detached.
 #[cfg(target_arch = "x86_64")]
-fn by(pid: i32, has_region: bool) -> (By, Option<Journal>) {
+fn by(pid: i32, maps: &[Mapping], has_region: bool) -> (By, Option<Journal>) {
     use fastpath_inject::redirection::JournalState;
 
-    let found = fastpath_inject::attach::find_in(pid);
+    let found = fastpath_inject::attach::find(pid, maps);
     let by = match &found {
         Ok(Some(found)) if found.journal.state == JournalState::Kept => By::Run,
         Ok(Some(found)) if found.is_in_force().unwrap_or(true) => match found.journal.is_of_start {
@@ -293,9 +297,8 @@ fn by(pid: i32, has_region: bool) -> (By, Option<Journal>) {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn by(pid: i32, has_region: bool) -> (By, Option<Journal>) {
-    let maps = fastpath_os::maps::read(pid).unwrap_or_default();
-    let found = Journal::find(pid, &maps).ok().flatten();
+fn by(pid: i32, maps: &[Mapping], has_region: bool) -> (By, Option<Journal>) {
+    let found = Journal::find(pid, maps).ok().flatten();
     let journal = found.and_then(|(_, journal)| journal);
     let by = match &journal {
         Some(journal) if journal.is_of_start => By::Run,

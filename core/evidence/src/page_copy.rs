@@ -19,8 +19,15 @@ impl PageCopy {
     /// # Errors
     /// Fails if /proc/PID/maps or /proc/PID/mem cannot be read, which need the right to trace the process.
     pub fn of_process(pid: u32) -> io::Result<Option<PageCopy>> {
-        let maps = fastpath_os::maps::read(pid)?;
-        let Some(address) = address_of_page(&maps) else {
+        PageCopy::of_mappings(pid, &fastpath_os::maps::read(pid)?)
+    }
+
+    /// The same for a process with these mappings.
+    ///
+    /// # Errors
+    /// Fails if /proc/PID/mem cannot be read.
+    pub fn of_mappings(pid: u32, maps: &[Mapping]) -> io::Result<Option<PageCopy>> {
+        let Some(address) = address_of_page(maps) else {
             return Ok(None);
         };
         PageCopy::read(&File::open(format!("/proc/{pid}/mem"))?, address)

@@ -48,8 +48,7 @@ use threads::{AllStopped, Stopped};
 pub use detach::{Detached, detach};
 pub use execs::end_of;
 pub use refusal::{Answer, Refusal, Shared};
-pub use regions::Found;
-use regions::find;
+pub use regions::{Found, find};
 pub use session::Pauses;
 pub use watchdog::{LastResort, StoppedTooLong};
 
@@ -86,11 +85,6 @@ pub struct Attached {
     pub is_changed_by_others: bool,
     /// The program's own system calls for time, if they were to be redirected.
     pub rescued: Option<Rescued>,
-}
-
-/// Returns the region of a process, if it has one.
-pub fn find_in(pid: i32) -> Answer<Option<Found>> {
-    find(pid, &maps::read(pid)?)
 }
 
 /// Looks at a process without changing anything, and refuses one that cannot be attached.
