@@ -6,6 +6,7 @@
 #ifdef __linux__
 #include <fcntl.h>
 #include <sys/auxv.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -111,6 +112,17 @@ static int fp_clock_is_served(void) {
 	return found;
 }
 
+/* Whether any read of the counter, the kernel's vDSO's too, would be SIGSEGV (PR_SET_TSC). */
+static int fp_clock_is_forbidden(void) {
+	int forbidden = 0;
+#ifdef __linux__
+	int mode = PR_TSC_ENABLE;
+
+	forbidden = !prctl(PR_GET_TSC, &mode) && mode != PR_TSC_ENABLE;
+#endif
+	return forbidden;
+}
+
 static int fp_clock_has_vdso(void) {
 #ifdef __linux__
 	return getauxval(AT_SYSINFO_EHDR) != 0;
@@ -164,12 +176,13 @@ int fastpath_clock_check(struct fastpath_clock_check *check) {
 	*check = (struct fastpath_clock_check){.is_slow = -1};
 	fp_clock_first_line("/sys/devices/system/clocksource/clocksource0/current_clocksource", check->clocksource,
 			    sizeof(check->clocksource));
-	check->read_ns = fp_clock_cost(FP_COST_OF_READ, 0);
-	check->syscall_ns = fp_clock_cost(FP_COST_OF_SYSCALL, check->read_ns);
+	if (!fp_clock_is_forbidden()) {
+		check->read_ns = fp_clock_cost(FP_COST_OF_READ, 0);
+		check->syscall_ns = fp_clock_cost(FP_COST_OF_SYSCALL, check->read_ns);
 #ifdef FASTPATH_CLOCK_READS_PAGES
-	if (fp_clock_may_read_counter(&(struct why){.tried = NULL}))
 		counter_ns = fp_clock_cost(FP_COST_OF_COUNTER, check->read_ns);
 #endif
+	}
 	if (counter_ns > 0)
 		check->counter_reads = check->read_ns / counter_ns;
 	limit = FP_SLOW_AGAINST_SYSCALL * check->syscall_ns;

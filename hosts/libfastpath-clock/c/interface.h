@@ -97,7 +97,7 @@ int fastpath_clock_now_bounded(struct fastpath_clock_utc *utc);
 struct fastpath_clock_check {
 	int path;          /* FASTPATH_CLOCK_PATH_* */
 	int is_slow;       /* 1: reads are slow; 0: they are not; -1: unknown */
-	double read_ns;    /* cost of a read; 0: unknown, for the clock is too coarse */
+	double read_ns;    /* cost of a read; 0: unknown: too coarse, or PR_SET_TSC forbids it */
 	double syscall_ns; /* cost of the system call clock_gettime; 0: unknown */
 	double
 	    counter_reads; /* cost of a read in ordered reads of the CPU's counter; 0: unknown, or it may not be read */

@@ -25,6 +25,14 @@ fn the_header_tells_a_fast_clock_from_a_slow_one() {
     if healthy {
         checked(direct, "path 2, slow 0, fast, ");
     }
+    if cfg!(target_arch = "x86_64") {
+        let outcome = finish({
+            let mut forbidden = Command::new(&witness);
+            forbidden.arg("check-");
+            forbidden
+        });
+        assert!(outcome.out.contains("slow -1, unknown, "), "{outcome:#?}");
+    }
     if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         checked(served(&[]), "path 3, slow 0, fast, ");
         if healthy {

@@ -13,6 +13,7 @@
  *     bounds=MS reads bounds of UTC for two seconds; the kernel's time may be outside of them for so long, after a step
  *     cost      prints the cost of a read, and that of others as often in turn: the median of many rounds
  *     check     prints how the kernel's clock is read, and whether that is slow
+ *     check-    the same while PR_SET_TSC forbids the counter
  *     pause     prints `paused`, and waits for a line
  */
 #ifndef FASTPATH_CLOCK_IMPLEMENTATION
@@ -294,9 +295,13 @@ int main(int count, char **arguments) {
 			read_bounds(strtoull(step + 7, NULL, 10) * 1000000);
 		} else if (!strcmp(step, "cost")) {
 			print_cost();
-		} else if (!strcmp(step, "check")) {
+		} else if (!strncmp(step, "check", 5)) {
 			struct fastpath_clock_check check;
+			if (step[5])
+				prctl(PR_SET_TSC, PR_TSC_SIGSEGV);
 			fastpath_clock_check(&check);
+			if (step[5])
+				prctl(PR_SET_TSC, PR_TSC_ENABLE);
 			printf("path %d, slow %d, %s, %s: %s\n", check.path, check.is_slow, check.reason,
 			       check.clocksource, check.says);
 			fflush(stdout);
