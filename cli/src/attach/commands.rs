@@ -6,7 +6,7 @@ use std::path::Path;
 
 use fastpath_daemon::Service;
 use fastpath_daemon::record::{By, Record, Target, What};
-use fastpath_helper::attach::{Outcome, Wanted, attach_all};
+use fastpath_helper::attach::{Outcome, Wanted, attach_all, record_of_stop};
 use fastpath_helper::policy::DaemonsPolicy;
 use fastpath_helper::process::Surroundings;
 use fastpath_inject::attach::{self, Attached, Refusal};
@@ -395,13 +395,7 @@ fn end(request: What, why: &attach::StoppedTooLong) -> ! {
         "{}: {why}; the remaining requests were not carried out",
         why.pid
     ));
-    // Only what is known: the process is still stopped.
-    let target = Target {
-        pid: Some(why.pid),
-        ..Target::default()
-    };
-    let word = attach::StoppedTooLong::WORD;
-    Record::refused(request, word, &why.to_string(), By::this_process(), target).write();
+    record_of_stop(request, why, By::this_process()).write();
     // SAFETY: _exit ends the process at once, without waiting for the thread that waits in the kernel.
     unsafe { libc::_exit(DOES_NOT_STOP) }
 }

@@ -148,11 +148,11 @@ fn an_exec_takes_the_helper_a_limited_number_of_system_calls() {
     const MOST_EACH: usize = 140;
     let Some(_) = tool("strace") else { return };
     let folder = tempfile::tempdir().expect("a directory");
-    let (go, counts) = (folder.path().join("go"), folder.path().join("counts"));
+    let (start_at, counts) = (folder.path().join("start"), folder.path().join("counts"));
     let script =
-        format!("mkfifo \"$0\"; read go <\"$0\"; i=0; while [ $i -lt {EXECS} ]; do /bin/true; i=$((i+1)); done");
-    let running = start(served(&["sh", "-c", &script, &go.to_string_lossy()]));
-    wait_until("the FIFO", || go.exists());
+        format!("mkfifo \"$0\"; read line <\"$0\"; i=0; while [ $i -lt {EXECS} ]; do /bin/true; i=$((i+1)); done");
+    let running = start(served(&["sh", "-c", &script, &start_at.to_string_lossy()]));
+    wait_until("the FIFO", || start_at.exists());
     let helper = Pid::helper(running.mark());
     let mut strace = Command::new("strace");
     strace.args([
@@ -164,7 +164,7 @@ fn an_exec_takes_the_helper_a_limited_number_of_system_calls() {
     strace.args(["-p", &helper.0.to_string(), "-o"]).arg(&counts);
     let strace = start(strace);
     wait_until("strace", || helper.status("TracerPid") != "0");
-    std::fs::write(&go, "go\n").expect("its reader");
+    std::fs::write(&start_at, "start\n").expect("its reader");
     running.finish();
     strace.finish();
     let counts = std::fs::read_to_string(&counts).expect("the counts");

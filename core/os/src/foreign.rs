@@ -31,15 +31,15 @@ impl Identity {
     /// Returns the identity of an open file or a handle (O_PATH), as the kernel knows it: the server of a file system is
     /// not asked.
     pub fn read(file: impl AsFd) -> io::Result<Identity> {
-        Identity::of(file.as_fd().as_raw_fd(), c"", libc::AT_EMPTY_PATH)
+        Identity::statx(file.as_fd().as_raw_fd(), c"", libc::AT_EMPTY_PATH)
     }
 
     /// Returns the identity of the file to which a link of /proc leads, which is not opened.
     pub fn of_link(link: &Path) -> io::Result<Identity> {
-        Identity::of(libc::AT_FDCWD, &CString::new(link.as_os_str().as_bytes())?, 0)
+        Identity::statx(libc::AT_FDCWD, &CString::new(link.as_os_str().as_bytes())?, 0)
     }
 
-    fn of(fd: i32, path: &CStr, flags: i32) -> io::Result<Identity> {
+    fn statx(fd: i32, path: &CStr, flags: i32) -> io::Result<Identity> {
         let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();
         let flags = flags | libc::AT_STATX_DONT_SYNC;
         // SAFETY: a C string, and room for the result.

@@ -2,11 +2,9 @@
 /* fastpath_clock_check(): judges the program's own clock reads by what they cost. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #ifdef __linux__
 #include <fcntl.h>
 #include <sys/auxv.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -22,19 +20,12 @@ enum fp_clock_cost_of { FP_COST_OF_READ, FP_COST_OF_SYSCALL, FP_COST_OF_COUNTER 
 /* Calls that are measured together, and how often that is done: less often once it has taken so long. */
 enum { FP_CALLS_TOGETHER = 16, FP_MOST_ROUNDS = 16, FP_LEAST_ROUNDS = 2, FP_ENOUGH_NS = 400000 };
 
-static uint64_t fp_clock_kernel_ns(void) {
-	struct timespec now = {0, 0};
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
 static void fp_clock_spend(enum fp_clock_cost_of what) {
 	long long answer[4]; /* room for a timespec of any width */
 
 	for (int i = 0; i < FP_CALLS_TOGETHER; i++) {
 		if (what == FP_COST_OF_READ)
-			fp_clock_kernel_ns();
+			fp_clock_ask_kernel_for_ns();
 #ifdef SYS_clock_gettime
 		if (what == FP_COST_OF_SYSCALL)
 			syscall(SYS_clock_gettime, CLOCK_MONOTONIC, answer);
@@ -52,11 +43,11 @@ static double fp_clock_cost(enum fp_clock_cost_of what, double read_ns) {
 	uint64_t least = 0, all = 0;
 
 	for (int round = 0; round < FP_MOST_ROUNDS && (round < FP_LEAST_ROUNDS || all < FP_ENOUGH_NS); round++) {
-		const uint64_t begun = fp_clock_kernel_ns();
+		const uint64_t begun = fp_clock_ask_kernel_for_ns();
 		uint64_t spent;
 
 		fp_clock_spend(what);
-		spent = fp_clock_kernel_ns() - begun;
+		spent = fp_clock_ask_kernel_for_ns() - begun;
 		all += spent;
 		if (spent && (!least || spent < least))
 			least = spent;
@@ -114,13 +105,11 @@ static int fp_clock_is_served(void) {
 
 /* Whether any read of the counter, the kernel's vDSO's too, would be SIGSEGV (PR_SET_TSC). */
 static int fp_clock_is_forbidden(void) {
-	int forbidden = 0;
 #ifdef __linux__
-	int mode = PR_TSC_ENABLE;
-
-	forbidden = !prctl(PR_GET_TSC, &mode) && mode != PR_TSC_ENABLE;
+	return fp_clock_counter_mode() == PR_TSC_SIGSEGV;
+#else
+	return 0;
 #endif
-	return forbidden;
 }
 
 static int fp_clock_has_vdso(void) {

@@ -3,8 +3,23 @@
 #include <errno.h>
 #include <time.h>
 #ifdef __linux__
+#include <sys/prctl.h>
 #include <sys/timex.h>
+
+/* Returns PR_TSC_*, or a negative errno. A kernel without PR_GET_TSC forbids nothing. */
+static int fp_clock_counter_mode(void) {
+	int mode = PR_TSC_ENABLE;
+
+	return prctl(PR_GET_TSC, &mode) && errno != EINVAL ? -errno : mode;
+}
 #endif
+
+static uint64_t fp_clock_ask_kernel_for_ns(void) {
+	struct timespec now = {0, 0};
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
 
 static int fp_clock_store_utc(struct fastpath_clock_utc *utc, uint64_t now_ns, uint64_t error_ns) {
 	utc->earliest_ns = now_ns < error_ns ? 0 : now_ns - error_ns;
@@ -33,12 +48,7 @@ static int fp_clock_ask_kernel_for_utc(struct fastpath_clock_utc *utc) {
 
 #ifndef FASTPATH_CLOCK_READS_PAGES
 
-uint64_t fastpath_clock_read(void) {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
+uint64_t fastpath_clock_read(void) { return fp_clock_ask_kernel_for_ns(); }
 
 uint64_t fastpath_clock_read_unordered(void) { return fastpath_clock_read(); }
 
@@ -56,7 +66,6 @@ void fastpath_clock_evidence(struct fastpath_clock_evidence *evidence) {
 #else
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "conversation.c"
@@ -112,11 +121,10 @@ int fastpath_clock_now_bounded(struct fastpath_clock_utc *utc) {
 
 /* Returns whether reading the counter raises no SIGSEGV here. */
 static bool fp_clock_may_read_counter(struct why *why) {
-	int mode = PR_TSC_ENABLE;
+	const int mode = fp_clock_counter_mode();
 
-	/* A kernel without PR_GET_TSC forbids nothing. */
-	if (prctl(PR_GET_TSC, &mode) && errno != EINVAL)
-		return fp_because(why, "prctl(PR_GET_TSC)", -errno);
+	if (mode < 0)
+		return fp_because(why, "prctl(PR_GET_TSC)", mode);
 	return mode == PR_TSC_ENABLE || fp_because(why, "this process may not read the counter (PR_SET_TSC)", 0);
 }
 

@@ -95,12 +95,11 @@ int fastpath_clock_now_bounded(struct fastpath_clock_utc *utc);
 #define FASTPATH_CLOCK_PATH_FASTPATH 3 /* by fastpath */
 
 struct fastpath_clock_check {
-	int path;          /* FASTPATH_CLOCK_PATH_* */
-	int is_slow;       /* 1: reads are slow; 0: they are not; -1: unknown */
-	double read_ns;    /* cost of a read; 0: unknown: too coarse, or PR_SET_TSC forbids it */
-	double syscall_ns; /* cost of the system call clock_gettime; 0: unknown */
-	double
-	    counter_reads; /* cost of a read in ordered reads of the CPU's counter; 0: unknown, or it may not be read */
+	int path;             /* FASTPATH_CLOCK_PATH_* */
+	int is_slow;          /* 1: reads are slow; 0: they are not; -1: unknown */
+	double read_ns;       /* cost of a read; 0: unknown: too coarse, or PR_SET_TSC forbids it */
+	double syscall_ns;    /* cost of the system call clock_gettime; 0: unknown */
+	double counter_reads; /* cost of a read in ordered reads of the CPU's counter; 0: unknown */
 	char clocksource[32]; /* the kernel's, as /sys names it; "" if that cannot be read */
 	const char *reason;   /* a stable word: fast, no-vdso, clocksource, not-used, unknown */
 	char says[160];       /* a sentence for a log */

@@ -94,7 +94,7 @@ impl Comparison {
     ///
     /// The clocksource in use is no reference.
     pub fn begin(clocksource: Option<&str>, rtc: bool) -> Comparison {
-        let mut references: Vec<Reference> = hpet(clocksource).into_iter().collect();
+        let mut references: Vec<Reference> = hpet(|| clocksource == Some("hpet")).into_iter().collect();
         references.extend(ptp_clocks());
         if rtc {
             references.extend(rtc_clock());
@@ -104,9 +104,9 @@ impl Comparison {
 
     /// Looks at the HPET only, where this process may read it, which takes some ten microseconds.
     pub fn begin_quickly() -> Comparison {
-        let name = fastpath_evidence::clocksource().unwrap_or([0; 64]);
-        let name = str::from_utf8(&name).unwrap_or_default();
-        Comparison::with(hpet(Some(name.trim_end_matches(['\0', '\n']))))
+        Comparison::with(hpet(|| {
+            fastpath_evidence::clocksource().is_some_and(|name| name.starts_with(b"hpet\n"))
+        }))
     }
 
     fn with(references: impl IntoIterator<Item = Reference>) -> Comparison {
@@ -147,9 +147,8 @@ impl Comparison {
     }
 }
 
-fn hpet(clocksource: Option<&str>) -> Option<Reference> {
-    let hpet = (clocksource != Some("hpet")).then(Hpet::open).flatten();
-    hpet.map(Reference::Hpet)
+fn hpet(is_clocksource: impl FnOnce() -> bool) -> Option<Reference> {
+    Hpet::open().filter(|_| !is_clocksource()).map(Reference::Hpet)
 }
 
 /// The kernel's clocks that are compared.

@@ -223,10 +223,10 @@ fn a_program_that_run_starts_and_the_programs_of_its_tree_are_on_record() {
     let host = Host::new();
     let shell = host.place.0.path().join("recorded-sh");
     install("/bin/sh", &shell, 0o755);
-    let go = host.place.0.path().join("go");
+    let may_end = host.place.0.path().join("may-end");
     let script = "for i in 1 2 3 4; do /bin/true; done; until test -e \"$0\"; do /bin/sleep 0.05; done; /bin/true; /bin/true; exit 0";
     let mut command = host.fastpath(&["run", "--without-vdso", "--clocks", "all", "--require", "--"]);
-    command.arg(&shell).args(["-c", script]).arg(&go);
+    command.arg(&shell).args(["-c", script]).arg(&may_end);
     let running = start(command);
     let pid = running.pid();
     let record = host.record(pid, "run", "run");
@@ -243,7 +243,7 @@ fn a_program_that_run_starts_and_the_programs_of_its_tree_are_on_record() {
     ];
     expect(&granted, pid, &shell, &done);
     let programs: u64 = programs.parse().expect("a number");
-    std::fs::write(&go, "").expect("a file");
+    std::fs::write(&may_end, "").expect("a file");
     running.finish().expect_success();
     // The rest is recorded at the end of the tree.
     let in_all = || {

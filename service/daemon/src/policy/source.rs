@@ -271,6 +271,7 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
     }
+
     #[test]
     fn polling_tells_a_process_from_an_earlier_one_of_its_number_and_program() {
         let mut source = Source::Polling(HashMap::new());

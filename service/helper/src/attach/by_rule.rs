@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use fastpath_daemon::Service;
 use fastpath_daemon::log::{self, Priority, say};
-use fastpath_daemon::record::{By, Record, Target, What};
+use fastpath_daemon::record::{By, Record, What};
 use fastpath_inject::Rescued;
 use fastpath_inject::attach::{Refusal, StoppedTooLong, may_attach};
 
 use super::wanted::{OTHER_PROGRAM, Wanted};
-use super::{Outcome, attach_all};
+use super::{Outcome, attach_all, record_of_stop};
 use crate::policy::DaemonsPolicy;
 use crate::process::Surroundings;
 
@@ -132,19 +132,13 @@ fn exists(pid: i32) -> bool {
 
 /// Ends this process, so that the kernel detaches all its tracees.
 fn give_up(stands: &StoppedTooLong) -> ! {
-    // Only what is known: the process is still stopped.
-    let target = Target {
-        pid: Some(stands.pid),
-        ..Target::default()
-    };
     // The daemon is the parent.
     let by = By {
         by_pid: nix::unistd::getppid().as_raw(),
         ..By::this_process()
     };
-    let word = StoppedTooLong::WORD;
-    log::tell_daemon(word);
-    log::record(Record::refused(What::Attach, word, &stands.to_string(), by, target));
+    log::tell_daemon(StoppedTooLong::WORD);
+    log::record(record_of_stop(What::Attach, stands, by));
     // SAFETY: _exit ends the process at once, without waiting for the thread that waits in the kernel.
     unsafe { libc::_exit(1) }
 }

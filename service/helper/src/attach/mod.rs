@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fastpath_daemon::record::{By, Record, Target, What};
 use fastpath_inject::Cache;
-use fastpath_inject::attach::{self, AttachConfig, Attached, LastResort, Refusal};
+use fastpath_inject::attach::{self, AttachConfig, Attached, LastResort, Refusal, StoppedTooLong};
 use fastpath_page::Grant;
 use fastpath_protocol::Code;
 use fastpath_protocol::client::ClientError;
@@ -36,6 +36,15 @@ pub enum Outcome {
     Forbidden(String),
     /// There is no page for it.
     NoPage(String),
+}
+
+/// Returns the record of a process that was stopped for too long, and still is: it has only what is known.
+pub fn record_of_stop(request: What, why: &StoppedTooLong, by: By) -> Record {
+    let target = Target {
+        pid: Some(why.pid),
+        ..Target::default()
+    };
+    Record::refused(request, StoppedTooLong::WORD, &why.to_string(), by, target)
 }
 
 impl Outcome {
