@@ -9,6 +9,8 @@ const PROBATION_NS: u64 = 1_000_000_000;
 const MAX_STRIKES: u32 = 7;
 /// Time without a fault after which the strikes are forgotten.
 const FORGIVEN_AFTER_NS: u64 = 600_000_000_000;
+/// Age up to which a fault may be explained afterwards.
+const PARDONED_WITHIN_NS: u64 = 1_000_000_000;
 
 /// The faults of a counter.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +25,13 @@ impl Probation {
     pub(crate) fn strike(&mut self, mono_ns: u64) {
         self.strikes = (self.strikes + 1).min(MAX_STRIKES);
         self.caught_at_ns = mono_ns;
+    }
+
+    /// Takes the last fault back, if it is at most a moment old.
+    pub(crate) fn pardon(&mut self, mono_ns: u64) {
+        if ns_between(self.caught_at_ns, mono_ns).unsigned_abs() < PARDONED_WITHIN_NS {
+            self.strikes = self.strikes.saturating_sub(1);
+        }
     }
 
     /// Returns whether the last fault was too short a time ago.

@@ -327,6 +327,30 @@ fn a_counter_that_stops_is_given_up_until_it_runs_again() {
     assert!(publisher.worst_ns() <= 20, "{} ns", publisher.worst_ns());
 }
 
+/// A second of sleep may be none by a clock with whole seconds, from which the kernel takes BOOTTIME.
+#[test]
+fn what_a_counter_does_in_a_suspend_is_not_its_fault_though_boottime_does_not_show_it() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.settle(3.0);
+    for turn in 0..10 {
+        publisher.withdrawals.clear();
+        publisher.host.counter.add(1e9);
+        publisher.refresh();
+        assert_eq!(publisher.withdrawals, [Reason::CounterJumped]);
+        publisher.suspended();
+        let woken_ns = publisher.host.elapsed_ns;
+        while publisher.discipline.hres().is_none() {
+            publisher.refresh();
+        }
+        let took_ms = (publisher.host.elapsed_ns - woken_ns) / 1e6;
+        assert!(took_ms < 500.0, "served again {took_ms} ms after suspend {turn}");
+    }
+    // One that nothing explains is a fault.
+    publisher.host.counter.add(1e9);
+    publisher.run_for(0.5);
+    assert!(publisher.discipline.hres().is_none());
+}
+
 #[test]
 fn a_counter_that_keeps_jumping_is_tried_less_and_less_often() {
     let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));

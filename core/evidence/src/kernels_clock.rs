@@ -15,13 +15,17 @@ pub enum KernelsClock {
     Other,
 }
 
-/// Returns the name of the clocksource in use, as the kernel's file has it, and zeros behind; `None` if this process cannot
-/// read it. Keeps no file open, and does not allocate.
-pub fn clocksource() -> Option<[u8; 64]> {
-    let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-    let mut name = [0; 64];
-    let read = File::open(path).and_then(|mut file| file.read(&mut name));
-    read.ok().map(|_| name)
+/// The kernel's file with the name of the clocksource in use.
+pub const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+/// The kernel's file with the number of suspends from which it came back (Linux 5.4).
+pub const SUSPENDS: &str = "/sys/power/suspend_stats/success";
+
+/// Returns a short file of the kernel, and zeros behind it; `None` if this process cannot read it. Keeps no file open, and
+/// does not allocate.
+pub fn kernel_file(path: &str) -> Option<[u8; 64]> {
+    let mut text = [0; 64];
+    let read = File::open(path).and_then(|mut file| file.read(&mut text));
+    read.ok().map(|_| text)
 }
 
 impl KernelsClock {
@@ -36,7 +40,7 @@ impl KernelsClock {
     }
 
     pub(crate) fn of_this_host() -> KernelsClock {
-        let name = clocksource().unwrap_or([0; 64]);
+        let name = kernel_file(CLOCKSOURCE).unwrap_or([0; 64]);
         let name = str::from_utf8(&name).unwrap_or_default();
         KernelsClock::of_clocksource(name.trim_end_matches(['\0', '\n']))
     }

@@ -28,7 +28,7 @@ use std::time::Duration;
 use crate::counter::Features;
 
 pub use drift::Drift;
-pub use kernels_clock::{KernelsClock, clocksource};
+pub use kernels_clock::{CLOCKSOURCE, KernelsClock, SUSPENDS, kernel_file};
 pub use offsets::{Offsets, Unsolvable};
 pub use page_copy::PageCopy;
 pub use pair::Pair;

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use crate::host::{News, Refresher, Source, ThisHost, sample};
 use fastpath_clock::{Config, Ntp, Sample};
-use fastpath_evidence::{Trust, counter, offsets};
+use fastpath_evidence::{CLOCKSOURCE, SUSPENDS, Trust, counter, offsets};
 use fastpath_page::{ClockSet, Reason};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
-use crate::clocksource::ClocksourceWatch;
+use crate::kernel_file::KernelFile;
 use crate::many::{Many, look};
 use crate::ntp::NtpWatch;
 use crate::patrol::{Patrol, Rhythm};
@@ -105,7 +105,8 @@ pub(crate) struct Keeper {
     refresher: Refresher,
     steps: Option<StepWatch>,
     ntp: Option<NtpWatch>,
-    clocksource: Option<ClocksourceWatch>,
+    clocksource: Option<KernelFile>,
+    suspends: Option<KernelFile>,
     settings: Settings,
     patrol: Option<Patrol>,
     trust: Trust,
@@ -144,6 +145,7 @@ impl Keeper {
             steps: None,
             ntp: None,
             clocksource: None,
+            suspends: None,
             settings: Settings::Unknown,
             patrol: None,
             trust,
@@ -163,7 +165,8 @@ impl Keeper {
     pub(crate) fn watch_for_steps(&mut self) {
         self.steps = StepWatch::new().ok();
         self.ntp = NtpWatch::new();
-        self.clocksource = ClocksourceWatch::new();
+        self.clocksource = KernelFile::new(CLOCKSOURCE);
+        self.suspends = KernelFile::new(SUSPENDS);
         if self.ntp.is_some() {
             self.settings = Settings::Later(Instant::now() + WATCH_SETTINGS_AFTER);
         }
@@ -354,8 +357,12 @@ impl Keeper {
 
     /// Takes one sample and carries out its result. `ntp` is the kernel's state, read just before.
     pub(crate) fn refresh(&mut self, ntp: Option<Ntp>) {
-        if self.clocksource.as_mut().is_some_and(ClocksourceWatch::has_changed) {
+        if self.clocksource.as_mut().is_some_and(KernelFile::has_changed) {
             self.refresher.clocksource_changed(&mut self.pages, counter::read);
+        }
+        // The kernel counts a suspend a moment after programs run again. What a counter did meanwhile is no fault.
+        if self.refresher.is_withdrawn() && self.suspends.as_mut().is_some_and(KernelFile::has_changed) {
+            self.refresher.suspended(&mut self.pages, counter::read);
         }
         self.refresher.refresh(
             &mut self.pages,

@@ -2,9 +2,9 @@
 //! the failure rules. [`host`] is the part without a thread or an allocation, for those who host guests.
 #![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
 
-mod clocksource;
 pub mod host;
 mod keeper;
+mod kernel_file;
 mod many;
 mod namespace;
 mod ntp;

@@ -186,6 +186,13 @@ impl Discipline {
         self.start_over(Reason::ClocksourceChanged)
     }
 
+    /// Reports that the machine was suspended, at most a moment ago. BOOTTIME does not always show that: a fault that was seen
+    /// since then is not the counter's.
+    pub fn suspended(&mut self) -> Outcome {
+        self.probation.pardon(self.kernel.sampled_at_ns);
+        self.start_over(Reason::Suspended)
+    }
+
     fn cap_ns(&self) -> u64 {
         self.config.cap_windows.saturating_mul(self.window_ns)
     }

@@ -135,6 +135,13 @@ impl Publisher {
         self.carry_out(outcome, [false; 5]);
     }
 
+    /// Reports that the machine was suspended.
+    #[allow(dead_code, reason = "not every test reports it")]
+    pub fn suspended(&mut self) {
+        let outcome = self.discipline.suspended();
+        self.carry_out(outcome, [false; 5]);
+    }
+
     /// Waits for the next window and refreshes.
     pub fn refresh(&mut self) -> Refresh {
         self.live(self.discipline.next_window_ns() as f64);

@@ -136,6 +136,18 @@ impl Refresher {
         }
     }
 
+    /// Withdraws the anchors because the machine was suspended a moment ago, which may be why they are withdrawn already.
+    pub fn suspended(&mut self, pages: &mut impl Pages, counter: impl Fn() -> u64) {
+        if let Outcome::Withdraw(reason) = self.discipline.suspended() {
+            self.withdraw(pages, reason, counter);
+        }
+    }
+
+    /// Returns whether the anchors are withdrawn.
+    pub fn is_withdrawn(&self) -> bool {
+        self.stats.withdrawn_reason.is_some()
+    }
+
     /// Stores on the page, at the next refresh, that this process keeps it.
     pub fn set_publisher_pid(&mut self, pid: u32) {
         self.stats.publisher_pid = pid;
