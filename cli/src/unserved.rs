@@ -1,7 +1,6 @@
 //! Requests for programs that were then not served, as the trees of processes count them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::Duration;
 
 use fastpath_inject::unserved::{Counts, Unserved};
 use fastpath_os::Mapping;
@@ -45,14 +44,17 @@ pub fn sentences<'a>(processes: impl Iterator<Item = (i32, &'a Option<UnservedRe
     first.map(sentence).collect()
 }
 
-/// Returns the sums for all trees of these processes, by reason. A process whose memory does not answer is left out.
-pub fn totals(pids: &[i32]) -> [(&'static str, u64); Unserved::ALL.len()] {
-    const TIMEOUT: Duration = Duration::from_secs(3);
-    let read = |pid| Counts::read(pid, &fastpath_os::maps::read(pid).ok()?).map(|of| (of.tree, of.counts));
-    let look = |pid| serde_json::to_vec(&read(pid)).unwrap_or_default();
-    let looked = fastpath_os::look_at_all(pids, TIMEOUT, look).into_iter();
-    let counts = looked.filter_map(|(_, json)| serde_json::from_slice(&json?).ok()?);
-    let trees: HashMap<u64, [u32; Unserved::ALL.len()]> = counts.collect();
+/// The counts of one tree, and the inode of its mailbox, which names it.
+pub type OfTree = (u64, [u32; Unserved::ALL.len()]);
+
+/// Reads the counts of a process's tree, from a process with these mappings.
+pub fn of_tree(pid: i32, maps: &[Mapping]) -> Option<OfTree> {
+    Counts::read(pid, maps).map(|of| (of.tree, of.counts))
+}
+
+/// Returns the sums for all trees of which these are, by reason.
+pub fn totals(of_trees: Vec<Option<OfTree>>) -> [(&'static str, u64); Unserved::ALL.len()] {
+    let trees: HashMap<_, _> = of_trees.into_iter().flatten().collect();
     Unserved::ALL.map(|(reason, name)| {
         let counts = trees.values().map(|counts| u64::from(counts[reason as usize]));
         (name, counts.sum())

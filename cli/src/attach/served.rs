@@ -174,23 +174,26 @@ enum Looked {
 }
 
 fn look_at(pid: i32, of_daemon: &[fastpath_protocol::status::Page]) -> Looked {
-    let memory = memory_of(pid);
-    match fastpath_os::maps::read(memory) {
-        Ok(maps) => {
+    match read_maps(pid) {
+        Ok((memory, text)) if text.contains(MAPPED_NAME) => {
+            let maps = fastpath_os::maps::parse(&text);
             served(pid, memory, &maps, of_daemon).map_or(Looked::Without, |served| Looked::Served(Box::new(served)))
         }
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Looked::Unreadable,
-        Err(_) => Looked::Without,
+        _ => Looked::Without,
     }
 }
 
-/// Returns the number under which /proc shows a process's memory: another thread's if the first one has ended.
-fn memory_of(pid: i32) -> i32 {
-    if !has_ended(pid) {
-        return pid;
+/// Returns the text of a process's maps, and the number under which /proc shows its memory: another thread's if the first one
+/// has ended.
+fn read_maps(pid: i32) -> std::io::Result<(i32, String)> {
+    let text = fastpath_os::text(pid, "maps")?;
+    if !text.is_empty() || !has_ended(pid) {
+        return Ok((pid, text));
     }
     let mut tids = fastpath_os::threads(pid).into_iter().flatten();
-    tids.find(|tid| !has_ended(*tid)).unwrap_or(pid)
+    let tid = tids.find(|tid| !has_ended(*tid)).unwrap_or(pid);
+    Ok((tid, fastpath_os::text(tid, "maps")?))
 }
 
 fn has_ended(tid: i32) -> bool {

@@ -3,7 +3,7 @@
 use std::path::Path as File;
 use std::time::{Duration, Instant};
 
-use fastpath_doctor::{DoctorOptions, DoctorReport, Served, Verdict};
+use fastpath_doctor::{DoctorOptions, DoctorReport, Verdict, Walks};
 use fastpath_measure::{CallVerdict, Clock, Functions, Histogram, Path, Probe, cost_samples};
 use fastpath_protocol::Client;
 use fastpath_publish::evidence::Trust;
@@ -32,6 +32,7 @@ pub struct Looks {
     costs: Vec<Costs>,
     doctor: Option<(Instant, DoctorReport)>,
     refreshes: Refreshes,
+    walks: Walks,
     looks: u64,
 }
 
@@ -46,6 +47,7 @@ impl Looks {
             costs: Clock::SERVED.iter().map(costs).collect(),
             doctor: None,
             refreshes: Refreshes::default(),
+            walks: Walks::default(),
             looks: 0,
         }
     }
@@ -57,7 +59,7 @@ impl Looks {
         self.examine(&probe);
         self.measure_costs(&probe);
         self.looks += 1;
-        let served = fastpath_doctor::served(File::new("/"));
+        let (served, requests) = self.walks.served(File::new("/"), unserved::of_tree);
         let mut families = clocks(&probe);
         families.push(self.costs());
         families.extend(host(&probe));
@@ -68,7 +70,7 @@ impl Looks {
                 .unwrap_or_default(),
         );
         families.extend(publishers(&served, self.refreshes.add(&served.pages)));
-        families.push(unserved_requests(&served));
+        families.push(unserved_requests(requests));
         families.push(interventions());
         families.extend(of_ourselves(self.looks, begun.elapsed()));
         families
@@ -239,14 +241,13 @@ fn counter(report: &DoctorReport) -> Vec<Family> {
     vec![health, trusted, apart, within, rate, bound]
 }
 
-fn unserved_requests(served: &Served) -> Family {
+fn unserved_requests(of_trees: Vec<Option<unserved::OfTree>>) -> Family {
     let mut family = Family::new(
         "fastpath_unserved_requests",
         Kind::Gauge,
         "Requests that were not served, in trees of processes that run, by reason.",
     );
-    let pids: Vec<i32> = served.pages.iter().flat_map(|page| page.pids.clone()).collect();
-    for (reason, count) in unserved::totals(&pids) {
+    for (reason, count) in unserved::totals(of_trees) {
         family.add(&[("reason", reason)], count as f64);
     }
     family

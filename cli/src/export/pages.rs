@@ -145,7 +145,6 @@ mod tests {
         ServedPage {
             inode,
             processes: 2,
-            pids: Vec::new(),
             facts,
         }
     }

@@ -13,6 +13,8 @@ use crate::Mapping;
 
 /// Longest answer in bytes.
 const LONGEST: u64 = 64 << 20;
+/// Number of processes that are examined by one request: a request and its answer cost as much as to examine one.
+const BATCH: usize = 64;
 
 /// A child process that answers requests, each of two numbers.
 pub struct Worker {
@@ -142,22 +144,53 @@ pub fn look_at_all(
     timeout: Duration,
     mut look: impl FnMut(i32) -> Vec<u8>,
 ) -> Vec<(i32, Option<Vec<u8>>)> {
-    let mut looked: Vec<(i32, Option<Vec<u8>>)> = Vec::new();
-    while let Some(rest) = pids.get(looked.len()..).filter(|rest| !rest.is_empty()) {
-        let Ok(mut worker) = Worker::start(&[], |[pid, _]| look(pid as i32)) else {
+    let mut looked: Vec<(i32, Option<Vec<u8>>)> = Vec::with_capacity(pids.len());
+    // Where one of a batch does not answer, each is asked for alone up to here.
+    let mut alone_until = 0;
+    while looked.len() < pids.len() {
+        let serve = |[first, count]: [u64; 2]| answers(&pids[first as usize..][..count as usize], &mut look);
+        let Ok(mut worker) = Worker::start(&[], serve) else {
+            let rest = &pids[looked.len()..];
             looked.extend(rest.iter().map(|pid| (*pid, Some(look(*pid)))));
             return looked;
         };
-        for pid in rest {
-            let answer = worker.ask([*pid as u64, 0], timeout).ok();
-            let is_over = answer.is_none();
-            looked.push((*pid, answer));
-            if is_over {
+        while let Some(rest) = pids.get(looked.len()..).filter(|rest| !rest.is_empty()) {
+            let is_alone = looked.len() < alone_until;
+            let (count, timeout) = if is_alone {
+                (1, timeout)
+            } else {
+                (rest.len().min(BATCH), timeout / 4)
+            };
+            let Ok(bytes) = worker.ask([looked.len() as u64, count as u64], timeout) else {
+                if is_alone {
+                    looked.push((rest[0], None));
+                } else {
+                    alone_until = looked.len() + count;
+                }
                 break;
+            };
+            let mut bytes = &bytes[..];
+            for pid in &rest[..count] {
+                let answer = bytes.split_off(..8).and_then(|length| {
+                    let length = u64::from_ne_bytes(length.try_into().ok()?);
+                    Some(bytes.split_off(..length as usize)?.to_vec())
+                });
+                looked.push((*pid, answer));
             }
         }
     }
     looked
+}
+
+/// Returns the answer for each process, behind its length.
+fn answers(pids: &[i32], look: &mut impl FnMut(i32) -> Vec<u8>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for pid in pids {
+        let answer = look(*pid);
+        bytes.extend((answer.len() as u64).to_ne_bytes());
+        bytes.extend(answer);
+    }
+    bytes
 }
 
 /// Closes all descriptors but standard error and `kept`, and unmaps fastpath's pages and mailboxes that this process
@@ -212,6 +245,20 @@ mod tests {
         drop(worker);
         assert_eq!(late.kind(), io::ErrorKind::TimedOut);
         assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn each_process_but_one_that_does_not_return_is_examined() {
+        let pids: Vec<i32> = (0..3 * BATCH as i32).collect();
+        let looked = look_at_all(&pids, Duration::from_millis(800), |pid| {
+            if pid == 70 {
+                std::thread::sleep(Duration::from_secs(60));
+            }
+            vec![pid as u8; pid as usize % 3]
+        });
+        let wanted = |pid: i32| (pid != 70).then(|| vec![pid as u8; pid as usize % 3]);
+        let wanted: Vec<_> = pids.iter().map(|pid| (*pid, wanted(*pid))).collect();
+        assert_eq!(looked, wanted);
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub use gather::DoctorOptions;
 pub use proof::Proof;
 pub use remedies::{Remedy, When};
 pub use root::Unseen;
-pub use served::{Served, ServedPage, served};
+pub use served::{Served, ServedPage, Walks};
 
 use fastpath_evidence::{Distrust, Trust};
 use fastpath_measure::counter;

@@ -7,7 +7,7 @@ use fastpath_image::{Image, Isa, Vdso};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
 use fastpath_os::Mapping;
-use fastpath_page::layout::Latch;
+use fastpath_page::layout::{Latch, MAGIC};
 use fastpath_page::{ClockSet, MAPPED_NAME, PAGE_SIZE, Page, Reader};
 use std::os::unix::fs::FileExt;
 
@@ -16,34 +16,64 @@ pub(super) fn find(maps: &[Mapping]) -> Option<&Mapping> {
     maps.iter().find(|mapping| mapping.is_memory(MAPPED_NAME))
 }
 
+/// Returns whether a page is still at this address of a process.
+pub(super) fn is_at(pid: i32, address: u64) -> bool {
+    let mut magic = 0_u64;
+    let length = size_of_val(&magic);
+    let own = libc::iovec {
+        iov_base: (&raw mut magic).cast(),
+        iov_len: length,
+    };
+    let its = libc::iovec {
+        iov_base: address as *mut libc::c_void,
+        iov_len: length,
+    };
+    // SAFETY: `own` describes `magic`; the other address is never accessed by this process.
+    let read = unsafe { libc::process_vm_readv(pid, &own, 1, &its, 1, 0) };
+    read == length as isize && magic == MAGIC
+}
+
 /// Finds the page among a process's mappings. Its contents are read through /proc/PID/mem, which requires the right to
 /// trace the process.
 pub(super) fn look(root: &Root, process: &str, maps: &[Mapping]) -> Option<PageFacts> {
     let mapping = find(maps)?;
     let file = format!("/proc/{process}/mem");
-    let address = mapping.start;
-    let read = root
-        .open(&file)
-        .and_then(|memory| Ok((PageCopy::read(&memory, address)?, memory)));
-    match read {
-        Ok((Some(first), memory)) => {
-            // A copy made during a refresh may answer fewer clocks; the next copy is complete.
-            let more = (0..2).filter_map(|_| PageCopy::read(&memory, address).ok()?);
-            let facts = std::iter::once(first)
-                .chain(more)
-                .map(|page| of_page(&page))
-                .max_by_key(|facts| facts.serves.as_ref().map(Vec::len))?;
-            Some(PageFacts {
-                is_without_vdso: is_without_vdso(&memory, mapping.end, &facts),
-                ..facts
-            })
-        }
-        Ok((None, _)) => Some(PageFacts::default()),
-        Err(error) => {
-            root.miss("how fresh fastpath's page is", &file, &error, &crate::process::remedy());
-            Some(PageFacts::default())
-        }
+    let memory = root.open(&file);
+    let facts = memory.and_then(|memory| Ok(read(&memory, mapping.start)?.unwrap_or_default()));
+    Some(facts.unwrap_or_else(|error| {
+        root.miss("how fresh fastpath's page is", &file, &error, &crate::process::remedy());
+        PageFacts::default()
+    }))
+}
+
+/// Reads a page; `None` if it is none.
+fn read(memory: &std::fs::File, address: u64) -> std::io::Result<Option<PageFacts>> {
+    let Some(first) = PageCopy::read(memory, address)? else {
+        return Ok(None);
+    };
+    let first = of_page(&first);
+    let answered = |facts: &PageFacts| facts.serves.as_ref().map(Vec::len);
+    if answered(&first) == first.clocks.as_ref().map(Vec::len) {
+        return Ok(Some(first));
     }
+    // A copy made during a refresh may answer fewer clocks; the next copy is complete.
+    let more = (0..2)
+        .filter_map(|_| PageCopy::read(memory, address).ok()?)
+        .map(|page| of_page(&page));
+    Ok(std::iter::once(first).chain(more).max_by_key(answered))
+}
+
+/// Does the same, and looks at the image behind the page.
+pub(super) fn look_with_image(root: &Root, process: &str, maps: &[Mapping]) -> Option<PageFacts> {
+    let facts = look(root, process, maps)?;
+    let memory = root.open(&format!("/proc/{process}/mem"));
+    let is_without_vdso = memory
+        .ok()
+        .and_then(|memory| is_without_vdso(&memory, find(maps)?.end, &facts));
+    Some(PageFacts {
+        is_without_vdso,
+        ..facts
+    })
 }
 
 /// Returns whether no vDSO of the kernel's is behind the image. Without an image, `run --without-vdso` has removed the

@@ -154,7 +154,7 @@ fn look_at_memory(root: &Root, directory: &str, pid: &str, process: &mut Process
     let named = |name: &str| maps.iter().find(|mapping| mapping.name == name);
     process.has_kernel_vdso = Some(named("[vdso]").is_some());
     process.has_vvar = Some(named("[vvar]").is_some());
-    process.page = page::look(root, pid, &maps);
+    process.page = page::look_with_image(root, pid, &maps);
     process.vdso = Some(vdso_kind(root, directory, process, &maps));
     // A file may be mapped tens of thousands of times.
     let mut seen = HashSet::new();

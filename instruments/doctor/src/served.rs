@@ -3,8 +3,11 @@
 use super::facts::PageFacts;
 use super::page;
 use super::root::Root;
+use fastpath_os::Mapping;
+use fastpath_page::MAPPED_NAME;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,9 +27,6 @@ pub struct ServedPage {
     pub inode: u64,
     /// Number of processes that map it.
     pub processes: u64,
-    /// These processes.
-    #[serde(skip)]
-    pub pids: Vec<i32>,
     /// Contents of the page.
     pub facts: PageFacts,
 }
@@ -36,71 +36,139 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What a worker found in a process.
 #[derive(Serialize, Deserialize)]
-enum Looked {
-    /// A page, by its inode, and its contents if they were not read before.
-    Page(u64, Option<Box<PageFacts>>),
+enum Looked<T> {
+    /// A page, by its inode, its contents if they were not read before, and what the caller wants to know.
+    Page(u64, Option<Box<PageFacts>>, T),
     Unreadable,
     Without,
 }
 
-/// Walks over the `proc` of a directory like `/`.
-pub fn served(root: &Path) -> Served {
-    let root = Root::at(root);
-    let mut served = Served::default();
-    let mut pages: BTreeMap<u64, ServedPage> = BTreeMap::new();
-    let names = root.names("/proc");
-    let pids: Vec<i32> = names.iter().filter_map(|name| name.parse().ok()).collect();
-    // Every process that maps a page sees the same contents, so one copy is sufficient. A process that may not be
-    // examined provides none.
-    let mut known = BTreeSet::new();
-    let look = |pid| {
-        let looked = look_at(&root, pid, &known);
-        if let Looked::Page(inode, Some(facts)) = &looked
-            && facts.refreshes.is_some()
-        {
-            known.insert(*inode);
-        }
-        serde_json::to_vec(&looked).unwrap_or_default()
-    };
-    for (pid, json) in fastpath_os::look_at_all(&pids, TIMEOUT, look) {
-        match json.and_then(|json| serde_json::from_slice(&json).ok()) {
-            Some(Looked::Page(inode, facts)) => {
-                let page = pages.entry(inode).or_insert(ServedPage {
-                    inode,
-                    processes: 0,
-                    pids: Vec::new(),
-                    facts: PageFacts::default(),
-                });
-                page.processes += 1;
-                page.pids.push(pid);
-                if let Some(facts) = facts {
-                    page.facts = *facts;
-                }
-            }
-            Some(Looked::Without) => {}
-            // Its memory may be provided by the process itself, and never be read.
-            Some(Looked::Unreadable) | None => served.unreadable += 1,
-        }
-    }
-    served.pages = pages.into_values().collect();
-    served
+/// A process whose mappings were read.
+#[derive(Clone, Serialize, Deserialize)]
+struct Walked {
+    /// Fields of its stat: no program is executed, and no page mapped, without a change of one.
+    memory: String,
+    /// The lines of fastpath's mappings.
+    maps: String,
 }
 
-fn look_at(root: &Root, pid: i32, known: &BTreeSet<u64>) -> Looked {
-    let maps = match root.text(&format!("/proc/{pid}/maps")) {
-        Ok(text) => fastpath_os::maps::parse(&text),
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Looked::Unreadable,
+/// Walks over the processes of a directory like `/`. A walk reads the mappings of those that are new since the last one, or have
+/// other memory: to read them costs four times as much as all else.
+#[derive(Default)]
+pub struct Walks {
+    known: HashMap<i32, Walked>,
+}
+
+impl Walks {
+    /// Walks over the `proc` of a directory like `/`. Returns besides what `also` says of each process that maps a page, from
+    /// fastpath's mappings in it.
+    pub fn served<T: Serialize + DeserializeOwned>(
+        &mut self,
+        root: &Path,
+        mut also: impl FnMut(i32, &[Mapping]) -> T,
+    ) -> (Served, Vec<T>) {
+        let root = Root::at(root);
+        let (mut served, mut besides) = (Served::default(), Vec::new());
+        let mut pages: BTreeMap<u64, ServedPage> = BTreeMap::new();
+        let names = root.names("/proc");
+        let pids: Vec<i32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        // Every process that maps a page sees the same contents, so one copy is sufficient. A process that may not be
+        // examined provides none.
+        let mut copied = BTreeSet::new();
+        let known = &self.known;
+        let look = |pid| {
+            let (process, maps) = match mappings(&root, pid, known.get(&pid)) {
+                Ok(read) => read,
+                Err(looked) => return serde_json::to_vec(&(looked as Looked<T>, None::<Walked>)).unwrap_or_default(),
+            };
+            let looked = look_at(&root, pid, &maps, &copied, &mut also);
+            if let Looked::Page(inode, Some(facts), _) = &looked
+                && facts.refreshes.is_some()
+            {
+                copied.insert(*inode);
+            }
+            serde_json::to_vec(&(looked, process)).unwrap_or_default()
+        };
+        let answers = fastpath_os::look_at_all(&pids, TIMEOUT, look);
+        let present: BTreeSet<i32> = pids.into_iter().collect();
+        self.known.retain(|pid, _| present.contains(pid));
+        for (pid, json) in answers {
+            let (looked, process) = json
+                .and_then(|json| serde_json::from_slice::<(Looked<T>, Option<Walked>)>(&json).ok())
+                .unwrap_or((Looked::Unreadable, None));
+            self.known.extend(process.map(|process| (pid, process)));
+            match looked {
+                Looked::Page(inode, facts, more) => {
+                    let page = pages.entry(inode).or_insert(ServedPage {
+                        inode,
+                        processes: 0,
+                        facts: PageFacts::default(),
+                    });
+                    page.processes += 1;
+                    if let Some(facts) = facts {
+                        page.facts = *facts;
+                    }
+                    besides.push(more);
+                }
+                Looked::Without => {}
+                // Its memory may be provided by the process itself, and never be read.
+                Looked::Unreadable => served.unreadable += 1,
+            }
+        }
+        served.pages = pages.into_values().collect();
+        (served, besides)
+    }
+}
+
+/// Returns fastpath's mappings in a process, and the process if they were not `known`.
+fn mappings<T>(root: &Root, pid: i32, known: Option<&Walked>) -> Result<(Option<Walked>, Vec<Mapping>), Looked<T>> {
+    let memory = root.text(&format!("/proc/{pid}/stat")).ok().and_then(|stat| {
+        // The name may contain anything. Start time, size of the memory, start of the code and of the stack.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        Some(
+            [22, 23, 26, 28]
+                .map(|number| *fields.get(number - 3).unwrap_or(&""))
+                .join(" "),
+        )
+    });
+    if let Some(known) = known.filter(|known| memory.as_ref() == Some(&known.memory)) {
+        let maps = fastpath_os::maps::parse(&known.maps);
+        // Where a process has left its page, other memory is in its place.
+        if page::find(&maps).is_none_or(|page| page::is_at(pid, page.start)) {
+            return Ok((None, maps));
+        }
+    }
+    let text = match root.text(&format!("/proc/{pid}/maps")) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Err(Looked::Unreadable),
         // It has ended in the meantime.
-        Err(_) => return Looked::Without,
+        Err(_) => return Err(Looked::Without),
     };
-    let Some(inode) = page::find(&maps).map(|page| page.inode) else {
+    let of_fastpath = text
+        .split_inclusive('\n')
+        .filter(|line| line.contains("/memfd:fastpath"));
+    let maps: String = of_fastpath.collect();
+    let parsed = fastpath_os::maps::parse(&maps);
+    Ok((memory.map(|memory| Walked { memory, maps }), parsed))
+}
+
+fn look_at<T>(
+    root: &Root,
+    pid: i32,
+    maps: &[Mapping],
+    copied: &BTreeSet<u64>,
+    also: &mut impl FnMut(i32, &[Mapping]) -> T,
+) -> Looked<T> {
+    // A publisher maps its page as well, to write it.
+    let is_publisher = maps.iter().any(|map| map.name.starts_with(MAPPED_NAME) && map.writable);
+    let Some(inode) = page::find(maps).filter(|_| !is_publisher).map(|page| page.inode) else {
         return Looked::Without;
     };
-    let facts = match known.contains(&inode) {
+    let facts = match copied.contains(&inode) {
         true => None,
-        false => page::look(root, &pid.to_string(), &maps),
+        false => page::look(root, &pid.to_string(), maps),
     };
-    Looked::Page(inode, facts.map(Box::new))
+    Looked::Page(inode, facts.map(Box::new), also(pid, maps))
 }
 
 #[cfg(test)]
@@ -116,15 +184,42 @@ mod tests {
             )
         };
         let (one, two) = (page(7), page(8));
+        let publisher = one.replace("r--s", "rw-s");
         let tree = Tree::new(&[
             ("proc/1/maps", ""),
             ("proc/2/maps", &one),
             ("proc/3/maps", &one),
             ("proc/4/maps", &two),
+            ("proc/5/maps", &publisher),
             ("proc/self/maps", &two),
         ]);
-        let served = served(&tree.root().path_of("/"));
+        let (served, pids) = Walks::default().served(&tree.root().path_of("/"), |pid, _| pid);
         let counts: Vec<_> = served.pages.iter().map(|page| (page.inode, page.processes)).collect();
         assert_eq!((counts, served.unreadable), (vec![(7, 2), (8, 1)], 0));
+        assert_eq!(BTreeSet::from_iter(pids), BTreeSet::from([2, 3, 4]));
+    }
+
+    #[test]
+    fn mappings_are_read_again_where_the_memory_is_another() {
+        let stat = |start: u64, size: u64| {
+            format!(
+                "2 (a) b) S 1 2 2 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {start} {size} 10 18446744073709551615 4096 8192 77\n"
+            )
+        };
+        let line = "1000-2000 r--s 00000000 00:01 7 /memfd:fastpath-page (deleted)\n";
+        let tree = Tree::new(&[("proc/2/maps", ""), ("proc/2/stat", &stat(5, 100))]);
+        let mut walks = Walks::default();
+        let mut is_served = || !walks.served(&tree.root().path_of("/"), |_, _| ()).0.pages.is_empty();
+        assert!(!is_served());
+        tree.add("proc/2/maps", line.as_bytes());
+        assert!(!is_served(), "nothing says that it has changed");
+        tree.add("proc/2/stat", stat(5, 136).as_bytes());
+        assert!(is_served());
+        // No page is at this address of a process with such a number: its mappings are read again.
+        tree.add("proc/2/maps", b"");
+        assert!(!is_served());
+        tree.add("proc/2/maps", line.as_bytes());
+        tree.add("proc/2/stat", stat(6, 136).as_bytes());
+        assert!(is_served(), "another process");
     }
 }
