@@ -191,9 +191,12 @@ wait $!
 echo "killed: $?"
 say status $0 status
 say trace $0 trace -- "$1" 10 MONOTONIC
+say check "$2" check
 "#;
-    let Some(clock) = program("clock-glibc") else { return };
-    let Some(outcome) = in_gvisor(SCRIPT, &[&clock]) else {
+    let (Some(clock), Some(witness)) = (program("clock-glibc"), program("clock-witness")) else {
+        return;
+    };
+    let Some(outcome) = in_gvisor(SCRIPT, &[&clock, &witness]) else {
         return;
     };
     let has = |name: &str, words: &str| {
@@ -219,4 +222,5 @@ say trace $0 trace -- "$1" 10 MONOTONIC
     has("killed", "143");
     has("status", "no process is on fastpath here");
     has("trace", "counted by ptrace");
+    has("check", "path 2, slow 0, fast, ");
 }
