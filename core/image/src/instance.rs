@@ -186,7 +186,7 @@ impl Image {
                     symbols::hide(self.isa, bytes, function.symbol_at);
                 }
                 Some(_) if is_redirected || KERNELS_OWN.contains(&plain) => {
-                    let at = function.offset as usize + facts.landing_pad;
+                    let at = function.offset as usize + facts.landing_pad();
                     (facts.jump_to_slot)(bytes, at, self.slot_at(plain), address);
                 }
                 Some(kernels) if plain == "vsyscall" => {

@@ -219,6 +219,10 @@ fn damage_to_the_header_and_the_segments_is_found() {
         image.breaks_only(Rule::SegmentsLoaded, |bytes| {
             image.class.put_word(bytes, note + image.class.p_vaddr, 0)
         });
+        // An executable stack.
+        let stack = image.segment(PT_GNU_STACK);
+        image.breaks_only(Rule::Stack, |bytes| bytes[stack + image.class.p_flags] = 7);
+        image.breaks(Rule::Segments, |bytes| put(bytes, stack, PT_NOTE.to_le_bytes()));
         // Section headers that are missing cut off or writable.
         let class = image.class;
         let headers = class.word_at(image.bytes, class.e_shoff) as usize;
@@ -244,6 +248,44 @@ fn damage_to_the_notes_is_found() {
         let at = image.find_note(b"fastpath\0", 1);
         image.breaks_only(Rule::FastpathNote, |bytes| bytes[at + 4] = b'F');
         image.breaks_only(Rule::FastpathNote, |bytes| bytes[at + 4 + 12] += 1);
+    }
+}
+
+/// Without the property, a loader would switch shadow stacks or landing pads off. One that promises too much is a crash.
+#[test]
+fn an_image_states_the_property_that_its_code_has() {
+    let has = |image: &Image| {
+        let elf = elf(image.bytes());
+        let segment = *elf.segments_of(PT_GNU_PROPERTY).next()?;
+        let at = |offset| u32_at(image.bytes(), segment.offset + offset).unwrap();
+        assert_eq!((segment.alignment, segment.file_size), (8, 32));
+        Some((at(16), at(24)))
+    };
+    for (isa, native, for_hosts) in [
+        // IBT and SHSTK of the x86 ABI, BTI of AArch64's.
+        (Isa::X86_64, Some((0xc000_0002, 3)), Some((0xc000_0002, 2))),
+        (Isa::Aarch64, Some((0xc000_0000, 1)), Some((0xc000_0000, 1))),
+        (Isa::I386, None, None),
+        (Isa::Arm, None, None),
+    ] {
+        let images = [(Image::for_isa(isa), native), (Image::for_hosts(isa), for_hosts)];
+        for (image, property) in images
+            .into_iter()
+            .filter_map(|(image, property)| Some((image?, property)))
+        {
+            assert_eq!(has(image), property, "{isa}");
+        }
+    }
+    for image in subjects().filter(|image| image.isa.is_64()) {
+        let note = elf(image.bytes).segments_of(PT_GNU_PROPERTY).next().unwrap().offset as usize;
+        image.breaks_only(Rule::Property, |bytes| bytes[note + 24] ^= 2);
+        image.breaks_only(Rule::Property, |bytes| bytes[note + 8] = 1);
+        let at = image.segment(PT_GNU_PROPERTY);
+        const P_ALIGN: usize = 48;
+        image.breaks_only(Rule::Property, |bytes| image.class.put_word(bytes, at + P_ALIGN, 4));
+        let function = image.symbol("getrandom") + image.class.st_value;
+        let entry = image.class.word_at(image.bytes, function) as usize;
+        image.breaks_only(Rule::LandingPads, |bytes| bytes[entry] = 0x90);
     }
 }
 

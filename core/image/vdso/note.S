@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* The notes; the linker adds the build id. */
-#include "page_abi.h"
+#include "isa.h"
+#include "note.h"
 
 	.macro note name, type, words:vararg
 	.balign 4
@@ -16,5 +17,14 @@
 	note GNU, 1, 0, 2, 6, 32
 	/* Ours: the version of the page that the code reads. fastpath recognizes its own image by it. */
 	note fastpath, 1, FP_PAGE_ABI
+
+#ifdef FP_PROPERTY
+	/* NT_GNU_PROPERTY_TYPE_0, by a name of ours: linkers drop theirs if an object has none. Loaders require this alignment. */
+	.section .note.property, "a", %note
+	.balign 8
+	.long 4, 16, 5
+	.asciz "GNU"
+	.long FP_PROPERTY, 4, FP_FEATURES, 0
+#endif
 
 	.section .note.GNU-stack, "", %progbits

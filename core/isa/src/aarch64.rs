@@ -2,7 +2,7 @@
 
 use crate::bytes::{first_u32, put_u32, u32_at};
 use crate::calls::{ASM_GENERIC, ASM_GENERIC_ANSWERED};
-use crate::{Counter, CpuFeatures, IsaFacts, Unwind, Version};
+use crate::{Counter, CpuFeatures, IsaFacts, Property, Unwind, Version};
 
 pub(crate) static FACTS: IsaFacts = IsaFacts {
     name: c"aarch64",
@@ -56,8 +56,15 @@ pub(crate) static FACTS: IsaFacts = IsaFacts {
     // `b` reaches 128 megabytes.
     jump_reach: Some(0x7f0_0000),
     attaches: false,
-    // bti c
-    landing_pad: 4,
+    // bti c, bti jc
+    landing_pads: &[[0x5f, 0x24, 0x03, 0xd5], [0xdf, 0x24, 0x03, 0xd5]],
+    property: Some(Property {
+        // GNU_PROPERTY_AARCH64_FEATURE_1_AND
+        kind: 0xc000_0000,
+        features: Property::LANDING_PADS,
+        // What a branch goes to must be a landing pad if its own page is guarded: that is the guest's.
+        features_for_hosts: Property::LANDING_PADS,
+    }),
     move_page_reference,
     improve_counter_read,
     jump_to_slot,

@@ -48,7 +48,8 @@ pub(crate) static FACTS: IsaFacts = IsaFacts {
     page_reach: ((1 << 32) - 1, "an address has 32 bits"),
     jump_reach: None,
     attaches: false,
-    landing_pad: 0,
+    landing_pads: &[],
+    property: None,
     move_page_reference,
     // There is no better one.
     improve_counter_read: |_, _, _| {},

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::{AnsweredCalls, Isa, Version};
+use crate::{AnsweredCalls, Isa, Unwind, Version};
 
 /// Returns the header `isa.h`. All its constants are for the assembler too.
 pub fn header(isa: Isa) -> String {
@@ -34,6 +34,12 @@ pub fn header(isa: Isa) -> String {
         define("FP_REACH", &format!("{reach:#x}"));
     }
     define("FP_HOT_ALIGNMENT", &facts.hot_alignment);
+    if let Some(property) = &facts.property {
+        define("FP_PROPERTY", &format!("{:#x}", property.kind));
+    }
+    if facts.unwind == Unwind::ArmExidx {
+        define("FP_UNWINDS_BY_EXIDX", &1);
+    }
     if facts.has_cpu_number {
         define("FP_HAS_CPU_NUMBER", &1);
     }

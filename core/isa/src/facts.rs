@@ -52,8 +52,10 @@ pub struct IsaFacts {
     pub jump_reach: Option<u64>,
     /// Whether running programs can be attached on a host of this ISA.
     pub attaches: bool,
-    /// Size of the instruction that an exported function begins with, as the target of an indirect call.
-    pub landing_pad: usize,
+    /// The instructions of which a function that is called through a pointer begins with one; all have the same size.
+    pub landing_pads: &'static [[u8; 4]],
+    /// What the image states of its code to loaders; `None` if its kernel's programs cannot ask for any of it.
+    pub property: Option<Property>,
     /// Adds a distance to that of the page in the reference at an offset.
     pub move_page_reference: fn(image: &mut [u8], at: usize, by: i64),
     /// Replaces the ordered counter read at an offset by the best one that the CPU has.
@@ -80,6 +82,24 @@ pub struct Counter {
     pub invariant_source: &'static str,
     /// What is wrong if it does not.
     pub not_invariant: &'static str,
+}
+
+/// A property of a file by which loaders decide whether a process may enforce where branches and returns go.
+#[derive(Debug)]
+pub struct Property {
+    /// `GNU_PROPERTY_X86_FEATURE_1_AND` or its like (`elf.h`).
+    pub kind: u32,
+    /// Its bits for the image.
+    pub features: u32,
+    /// Its bits for the image for hosts.
+    pub features_for_hosts: u32,
+}
+
+impl Property {
+    /// Indirect branches go to landing pads: `GNU_PROPERTY_X86_FEATURE_1_IBT`, `GNU_PROPERTY_AARCH64_FEATURE_1_BTI`.
+    pub const LANDING_PADS: u32 = 1;
+    /// Each return goes to behind its call: `GNU_PROPERTY_X86_FEATURE_1_SHSTK`.
+    pub const SHADOW_STACK: u32 = 2;
 }
 
 /// The tables of unwinders.
@@ -114,6 +134,11 @@ impl IsaFacts {
     pub fn exports(&self, function: &str) -> bool {
         let mut names = self.vdso.iter().flat_map(|version| version.functions);
         names.any(|name| name.strip_prefix(self.prefix) == Some(function))
+    }
+
+    /// Returns the size of the instruction that an exported function begins with, as the target of an indirect call.
+    pub fn landing_pad(&self) -> usize {
+        self.landing_pads.first().map_or(0, |pad| pad.len())
     }
 
     /// Returns whether its vDSO has the functions also under their names without the prefix.

@@ -17,7 +17,7 @@ mod x86;
 mod x86_64;
 
 pub use calls::{AnsweredCalls, SystemCalls};
-pub use facts::{Counter, HOSTS_VERSION, IsaFacts, Unwind, Version};
+pub use facts::{Counter, HOSTS_VERSION, IsaFacts, Property, Unwind, Version};
 pub use features::CpuFeatures;
 pub use i386::jump as i386_jump;
 

@@ -1,7 +1,7 @@
 //! x86-64.
 
 use crate::bytes::put_u32;
-use crate::{AnsweredCalls, IsaFacts, SystemCalls, Unwind, Version, x86};
+use crate::{AnsweredCalls, IsaFacts, Property, SystemCalls, Unwind, Version, x86};
 
 pub(crate) static FACTS: IsaFacts = IsaFacts {
     name: c"x86_64",
@@ -58,7 +58,14 @@ pub(crate) static FACTS: IsaFacts = IsaFacts {
     jump_reach: Some(0x7f00_0000),
     attaches: true,
     // endbr64
-    landing_pad: 4,
+    landing_pads: &[[0xf3, 0x0f, 0x1e, 0xfa]],
+    property: Some(Property {
+        // GNU_PROPERTY_X86_FEATURE_1_AND
+        kind: 0xc000_0002,
+        features: Property::LANDING_PADS | Property::SHADOW_STACK,
+        // It goes on behind a guest's system call, where there is no landing pad.
+        features_for_hosts: Property::SHADOW_STACK,
+    }),
     move_page_reference: x86::move_page_reference,
     improve_counter_read: x86::improve_counter_read,
     jump_to_slot,

@@ -108,6 +108,15 @@ impl Toolchain {
         })
     }
 
+    /// Returns a command of the compiler for an ISA.
+    fn command(&self, isa: Isa) -> Command {
+        let mut command = Command::new(&self.compiler);
+        if self.is_clang {
+            command.arg(format!("--target={}", isa.facts().clang_target));
+        }
+        command
+    }
+
     /// Returns the toolchain that makes images for every ISA, if it is installed.
     pub fn clang_and_lld() -> Option<Toolchain> {
         let runs = |program: &str| {
@@ -151,11 +160,12 @@ pub fn link(toolchain: &Toolchain, isa: Isa, audience: Audience, source: &Path, 
         name += "-hosts";
     }
     let linked = out.join(format!("{name}.so"));
-    let generated = generated::write(isa, &versions, &out.join(name))?;
-    let mut command = Command::new(&toolchain.compiler);
-    if toolchain.is_clang {
-        command.arg(format!("--target={}", facts.clang_target));
-    }
+    let features = facts.property.as_ref().map_or(0, |property| match audience {
+        Audience::Native => property.features,
+        Audience::Hosts => property.features_for_hosts,
+    });
+    let generated = generated::write(isa, &versions, features, &out.join(name))?;
+    let mut command = toolchain.command(isa);
     let of_gcc = GCC_FLAGS.iter().filter(|_| !toolchain.is_clang);
     command
         .args(COMPILE_FLAGS)
@@ -187,11 +197,20 @@ pub fn link(toolchain: &Toolchain, isa: Isa, audience: Audience, source: &Path, 
     if is_gnu {
         command.arg("-Wl,--spare-dynamic-tags=0");
     }
-    let script = Some(folder.join("vdso.lds")).filter(|own| own.exists());
-    command.arg(joined("-Wl,-T,", &script.unwrap_or_else(|| source.join("vdso.lds"))));
+    let script = generated.folder.join("vdso.lds");
+    let mut preprocessor = toolchain.command(isa);
+    preprocessor.args(["-E", "-P", "-x", "c", "-std=c11", "-I"]);
+    preprocessor.args([&generated.folder, &source.join("vdso.lds"), Path::new("-o"), &script]);
+    execute(preprocessor, toolchain)?;
+    command.arg(joined("-Wl,-T,", &script));
     command.arg(joined("-Wl,--version-script=", &generated.version_script));
     command.arg("-o").arg(&linked);
 
+    execute(command, toolchain)?;
+    std::fs::read(&linked).map_err(|error| format!("cannot read {}: {error}", linked.display()))
+}
+
+fn execute(mut command: Command, toolchain: &Toolchain) -> Result<(), String> {
     let output = command
         .output()
         .map_err(|error| format!("cannot run {}: {error}\n{INSTALL_HINT}", toolchain.compiler.display()))?;
@@ -202,7 +221,7 @@ pub fn link(toolchain: &Toolchain, isa: Isa, audience: Audience, source: &Path, 
             String::from_utf8_lossy(&output.stderr).trim_end()
         ));
     }
-    std::fs::read(&linked).map_err(|error| format!("cannot read {}: {error}", linked.display()))
+    Ok(())
 }
 
 fn joined(flag: &str, path: &Path) -> OsString {

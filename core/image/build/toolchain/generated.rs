@@ -15,7 +15,7 @@ pub(crate) struct Generated {
 }
 
 /// Writes the files to a folder.
-pub(crate) fn write(isa: Isa, versions: &[&Version], folder: &Path) -> Result<Generated, String> {
+pub(crate) fn write(isa: Isa, versions: &[&Version], features: u32, folder: &Path) -> Result<Generated, String> {
     let save = |name: &str, text: String| {
         let path = folder.join(name);
         let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
@@ -24,7 +24,8 @@ pub(crate) fn write(isa: Isa, versions: &[&Version], folder: &Path) -> Result<Ge
     };
     save("isa.h", c::header(isa))?;
     // For the assembler, which cannot include C.
-    save("page_abi.h", format!("#define FP_PAGE_ABI {}\n", layout::ABI))?;
+    let note = format!("#define FP_PAGE_ABI {}\n#define FP_FEATURES {features}\n", layout::ABI);
+    save("note.h", note)?;
     Ok(Generated {
         folder: folder.to_owned(),
         page_layout: save("page_layout.c", assertions())?,

@@ -10,11 +10,12 @@ use object::elf::{FileHeader32, FileHeader64, Verdaux, Verdef, Versym};
 use object::read::elf::{Dyn, FileHeader, GnuHashTable, HashTable, ProgramHeader, SectionHeader, Sym};
 use object::{LittleEndian, ReadRef, StringTable};
 
-pub use fastpath_isa::{Isa, Unwind};
+pub use fastpath_isa::{Isa, Property, Unwind};
 pub use object::elf::{
     DT_GNU_HASH, DT_HASH, DT_SONAME, DT_STRSZ, DT_STRTAB, DT_SYMENT, DT_SYMTAB, DT_VERDEF, DT_VERDEFNUM, DT_VERSYM,
-    ET_DYN, NT_GNU_BUILD_ID, PF_R, PF_X, PT_ARM_EXIDX, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE, SHN_ABS,
-    SHN_UNDEF, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, VER_FLG_BASE, VERSYM_VERSION,
+    ET_DYN, NT_GNU_BUILD_ID, PF_R, PF_W, PF_X, PT_ARM_EXIDX, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_GNU_PROPERTY,
+    PT_GNU_STACK, PT_LOAD, PT_NOTE, SHN_ABS, SHN_UNDEF, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, VER_FLG_BASE,
+    VERSYM_VERSION,
 };
 
 const LE: LittleEndian = LittleEndian;
@@ -57,6 +58,7 @@ pub struct Segment {
     pub vaddr: u64,
     pub file_size: u64,
     pub memory_size: u64,
+    pub alignment: u64,
 }
 
 /// One section header.
@@ -337,5 +339,6 @@ fn segment<P: ProgramHeader<Endian = LittleEndian>>(header: &P) -> Segment {
         vaddr: header.p_vaddr(LE).into(),
         file_size: header.p_filesz(LE).into(),
         memory_size: header.p_memsz(LE).into(),
+        alignment: header.p_align(LE).into(),
     }
 }

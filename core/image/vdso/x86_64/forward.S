@@ -8,15 +8,14 @@
 #include "isa.h"
 
 	.text
-
+	/* One description for both: it takes less room. */
+	.cfi_startproc
 	.macro forward function, slot
 	.globl __vdso_\function
 	.type __vdso_\function, @function
 __vdso_\function:
-	.cfi_startproc
 	endbr64
 	jmp *fp_slots + \slot(%rip)
-	.cfi_endproc
 	.size __vdso_\function, . - __vdso_\function
 	.endm
 
@@ -25,5 +24,6 @@ __vdso_\function:
 	.set getrandom, __vdso_getrandom
 
 	forward sgx_enter_enclave, FP_SLOT_sgx_enter_enclave
+	.cfi_endproc
 
 	.section .note.GNU-stack, "", @progbits

@@ -2,6 +2,8 @@
 //!
 //! The build runs this on the finished image and fails if a rule is broken; the tests break each rule once.
 
+mod hash_tables;
+
 use fastpath_isa::{HOSTS_VERSION, Version};
 
 use super::*;
@@ -26,6 +28,8 @@ pub struct Contract {
     pub isa: Isa,
     pub page_abi: u32,
     pub versions: Vec<&'static Version>,
+    /// Type and bits of the property note; `None`: no note.
+    pub property: Option<(u32, u32)>,
 }
 
 impl Contract {
@@ -34,6 +38,7 @@ impl Contract {
             isa,
             page_abi,
             versions: isa.facts().vdso.iter().collect(),
+            property: isa.facts().property.as_ref().map(|all| (all.kind, all.features)),
         }
     }
 
@@ -41,6 +46,11 @@ impl Contract {
     pub fn for_hosts(isa: Isa, page_abi: u32) -> Contract {
         let mut contract = Contract::for_isa(isa, page_abi);
         contract.versions.push(&HOSTS_VERSION);
+        contract.property = isa
+            .facts()
+            .property
+            .as_ref()
+            .map(|all| (all.kind, all.features_for_hosts));
         contract
     }
 
@@ -71,7 +81,8 @@ pub enum Rule {
     SharedObject,
     /// At most two pages.
     Size,
-    /// PT_LOAD, PT_DYNAMIC, PT_NOTE and PT_GNU_EH_FRAME (PT_ARM_EXIDX on Arm), each once, and nothing else.
+    /// PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_GNU_STACK, PT_GNU_EH_FRAME (PT_ARM_EXIDX on Arm) and, on ISAs with a property,
+    /// PT_GNU_PROPERTY, each once, and nothing else.
     Segments,
     /// The PT_LOAD begins at address 0 of the file's first byte, and is the file's content to its end.
     LoadAddress,
@@ -79,6 +90,12 @@ pub enum Rule {
     LoadFlags,
     /// The other segments lie in the PT_LOAD.
     SegmentsLoaded,
+    /// PT_GNU_STACK requires no executable stack.
+    Stack,
+    /// PT_GNU_PROPERTY has a note of the contract's property, at the alignment that loaders require.
+    Property,
+    /// If the property states landing pads, each function begins with one, but those to which a signal handler returns.
+    LandingPads,
     /// NT_GNU_ABI_TAG says Linux.
     AbiTag,
     /// A build id.
@@ -145,6 +162,7 @@ pub fn check(image: &[u8], contract: &Contract) -> Vec<Violation> {
     };
     checker.file();
     checker.segments();
+    checker.property();
     checker.notes();
     checker.unwind();
     checker.dynamic();
@@ -187,12 +205,25 @@ impl<'a> Checker<'a> {
     fn segments(&mut self) {
         let mut kinds: Vec<u32> = self.elf.segments.iter().map(|segment| segment.kind).collect();
         kinds.sort_unstable();
-        let expected = [PT_LOAD, PT_DYNAMIC, PT_NOTE, self.contract.unwind_segment()];
+        let mut expected = vec![
+            PT_LOAD,
+            PT_DYNAMIC,
+            PT_NOTE,
+            PT_GNU_STACK,
+            self.contract.unwind_segment(),
+        ];
+        expected.extend(self.contract.property.map(|_| PT_GNU_PROPERTY));
+        expected.sort_unstable();
         self.require(Rule::Segments, kinds == expected, || {
             format!("segments of types {kinds:#x?}")
         });
 
         for segment in self.elf.segments.clone() {
+            if segment.kind == PT_GNU_STACK {
+                let flags = segment.flags;
+                self.require(Rule::Stack, flags == PF_R | PF_W, || format!("flags {flags:#x}"));
+                continue;
+            }
             if segment.kind != PT_LOAD {
                 let same = segment.vaddr == segment.offset && segment.file_size == segment.memory_size;
                 let loaded = self.elf.is_loaded(segment.offset, segment.file_size);
@@ -206,6 +237,34 @@ impl<'a> Checker<'a> {
             self.require(Rule::LoadAddress, whole, || format!("{segment:x?}"));
             let flags = segment.flags;
             self.require(Rule::LoadFlags, flags == PF_R | PF_X, || format!("flags {flags:#x}"));
+        }
+    }
+
+    fn property(&mut self) {
+        let Some((kind, features)) = self.contract.property else {
+            return;
+        };
+        // The name's size, the description's, NT_GNU_PROPERTY_TYPE_0; the name; one property of four bytes, padded.
+        let words = [4, 16, 5, u32::from_le_bytes(*b"GNU\0"), kind, 4, features, 0];
+        let note: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+        let segment = self.elf.segments_of(PT_GNU_PROPERTY).next().copied();
+        let holds = segment.is_some_and(|segment| {
+            let found = bytes_at(self.image, segment.offset, segment.file_size);
+            segment.alignment == 8 && segment.offset % 8 == 0 && found == Some(&note)
+        });
+        self.require(Rule::Property, holds, || format!("{segment:x?}"));
+
+        let functions = self.contract.functions();
+        let called =
+            functions.filter(|(name, _)| features & Property::LANDING_PADS != 0 && !name.ends_with("sigreturn"));
+        for (name, _) in called {
+            let code = self
+                .symbol_named(name)
+                .and_then(|symbol| bytes_at(self.image, symbol.value, 4));
+            let pads = self.contract.isa.facts().landing_pads;
+            // A function that is not there is Rule::Symbols's.
+            let holds = code.is_none_or(|code| pads.iter().any(|pad| pad == code));
+            self.require(Rule::LandingPads, holds, || format!("{name} begins with {code:x?}"));
         }
     }
 
@@ -375,80 +434,6 @@ impl<'a> Checker<'a> {
                 });
             }
         }
-    }
-
-    fn hash_tables(&mut self) {
-        for (name, _) in self.contract.functions() {
-            let by_hash = self.look_up_by_hash(name).is_some();
-            self.require(Rule::Hash, by_hash, || format!("DT_HASH does not find {name}"));
-            let by_gnu_hash = self.look_up_by_gnu_hash(name).is_some();
-            self.require(Rule::GnuHash, by_gnu_hash, || {
-                format!("DT_GNU_HASH does not find {name}")
-            });
-        }
-    }
-
-    fn is_named(&self, index: u32, name: &str) -> bool {
-        self.elf
-            .symbol(index)
-            .is_some_and(|symbol| symbol.name == name.as_bytes())
-    }
-
-    fn look_up_by_hash(&self, name: &str) -> Option<u32> {
-        let table = self.elf.dynamic_offset(DT_HASH)?;
-        let word = |index: u64| u32_at(self.image, table + 4 * index);
-        let (buckets, symbols) = (u64::from(word(0)?), u64::from(word(1)?));
-        if buckets == 0 || !self.elf.is_loaded(table, 4 * (2 + buckets + symbols)) {
-            return None;
-        }
-        let mut index = word(2 + u64::from(object::elf::hash(name.as_bytes())) % buckets)?;
-        // A chain is not longer than the table.
-        for _ in 0..symbols {
-            if index == 0 {
-                break;
-            }
-            if self.is_named(index, name) {
-                return Some(index);
-            }
-            index = word(2 + buckets + u64::from(index))?;
-        }
-        None
-    }
-
-    fn look_up_by_gnu_hash(&self, name: &str) -> Option<u32> {
-        let table = self.elf.dynamic_offset(DT_GNU_HASH)?;
-        let word = |at: u64| u32_at(self.image, at);
-        let buckets = u64::from(word(table)?);
-        let first = word(table + 4)?;
-        let bloom_words = u64::from(word(table + 8)?);
-        let bloom_shift = word(table + 12)?;
-        let bloom_word_size = if self.elf.is_64() { 8 } else { 4 };
-        let bucket_table = table + 16 + bloom_words * bloom_word_size;
-        let chain_table = bucket_table + 4 * buckets;
-        let chains = u64::from(self.elf.symbol_count().checked_sub(first)?);
-        if buckets == 0 || bloom_words == 0 || !self.elf.is_loaded(table, chain_table + 4 * chains - table) {
-            return None;
-        }
-        let hash = object::elf::gnu_hash(name.as_bytes());
-        let bits = bloom_word_size * 8;
-        let bloom_at = table + 16 + u64::from(hash) / bits % bloom_words * bloom_word_size;
-        let bloom = bytes_at(self.image, bloom_at, bloom_word_size)?;
-        let is_set = |bit: u64| bloom[(bit / 8) as usize] >> (bit % 8) & 1 == 1;
-        let second = hash.checked_shr(bloom_shift)?;
-        if !is_set(u64::from(hash) % bits) || !is_set(u64::from(second) % bits) {
-            return None;
-        }
-        let start = word(bucket_table + 4 * (u64::from(hash) % buckets))?;
-        for index in start.max(first)..self.elf.symbol_count() {
-            let here = word(chain_table + 4 * u64::from(index - first))?;
-            if here | 1 == hash | 1 && self.is_named(index, name) {
-                return Some(index);
-            }
-            if here & 1 == 1 {
-                break;
-            }
-        }
-        None
     }
 
     fn sections(&mut self) {
