@@ -2,7 +2,7 @@
 /*
  * The address of the page, which an instance determines.
  *
- * i386 instructions cannot read their own address: a call to fp_here (here.S) returns it, as in compilers' code, but
+ * i386 instructions cannot read their own address: a call to fp_here (forward.S) returns it, as in compilers' code, but
  * relative to the code and not to a GOT, which would be writable data. The page is reached as on x86-64.
  */
 #ifndef FASTPATH_POINTERS_H
