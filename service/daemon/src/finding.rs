@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use fastpath_inject::{MAILBOX_MAPPED_NAME, region};
 use fastpath_os::{Mapping, foreign};
-use fastpath_page::MAPPED_NAME;
+use fastpath_page::{MAPPED_NAME, PageError};
 use fastpath_protocol::CLOCK_MAPPED_NAME;
-use fastpath_publish::SharedPage;
+use fastpath_publish::{NotAPage, SharedPage};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::account::Account;
@@ -148,7 +148,16 @@ fn of_process(pid: i32, maps: &[Mapping], name: &str, keeper: u64) -> Option<Fou
             return None;
         }
     };
-    let page = SharedPage::take_up(&page, keeper).ok()?;
+    let page = match SharedPage::take_up(&page, keeper) {
+        Ok(page) => page,
+        Err(NotAPage::Contents(error @ PageError::Abi { .. })) => {
+            let what =
+                format_args!("process {pid}'s page stays without a publisher: {error}; detach and attach it again");
+            say(Priority::Warning, what);
+            return None;
+        }
+        Err(_) => return None,
+    };
     let lease = Lease::take(&mailbox).ok()?;
     let account = Account::of_pid(process.pid, process.uid).ok()?;
     let owner = Owner {

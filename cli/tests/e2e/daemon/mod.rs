@@ -16,6 +16,8 @@ mod records;
 mod rescue;
 #[cfg(target_arch = "x86_64")]
 mod status;
+#[cfg(target_arch = "x86_64")]
+mod versions;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
