@@ -68,11 +68,8 @@ pub fn run(options: &args::Trace) -> i32 {
     };
     if let Some(End::NotStarted(error)) = &outcome.end {
         note(format_args!("{}: {error}", options.command[0].to_string_lossy()));
-        return if error.kind() == std::io::ErrorKind::NotFound {
-            NOT_FOUND
-        } else {
-            NOT_EXECUTABLE
-        };
+        let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+        return if is_missing { NOT_FOUND } else { NOT_EXECUTABLE };
     }
     live.screen.clear();
     let written = out.write(options, &outcome.report);

@@ -75,17 +75,7 @@ pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, Stri
     });
     let probe = options.probe.cloned().unwrap_or_else(Probe::run);
     let clocksource = host::clocksource(root);
-    let comparison = (root.is_host() && may_call(&probe))
-        .then(|| Comparison::begin(clocksource.current.as_deref(), !options.rate.is_zero()))
-        .filter(|comparison| !comparison.is_empty());
-    if comparison.is_none() && !options.rate.is_zero() {
-        root.miss(
-            "whether the clock runs at the right rate",
-            "/dev/hpet, /dev/ptp*, /sys/class/rtc",
-            &"no other clock can be read",
-            "run it as root, outside of containers",
-        );
-    }
+    let comparison = begin_comparison(root, &probe, clocksource.current.as_deref(), options.rate);
     let started = Instant::now();
     let rate_start = may_measure_rate(&probe).then(rate::Start::now).flatten();
 
@@ -93,43 +83,19 @@ pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, Stri
     let product = host::product(root);
     let log = kernel_log::read(root);
     let mut counter = counter_facts(root, &probe, cpuinfo.as_deref(), log.as_ref());
-    counter.evidence = if root.is_host() {
-        Evidence::gather(TIMEOUTS)
-    } else {
-        Evidence::at_first_sight()
-    };
-    if counter.evidence.warp.as_ref().and_then(Warp::furthest_apart).is_some() {
-        counter.drifts = Drift::measure(TIMEOUTS, DRIFT_BASE);
-    }
     let stand_in = host::stand_in(root, cpuinfo.as_deref(), &probe.host.kernel);
     if stand_in.is_some() {
         // User Mode Linux computes bogomips with a delay loop of its own, which says nothing about the counter.
         counter.stated.clear();
     }
     let mut facts = Facts {
+        machine: machine(root, &probe, cpuinfo.as_deref(), product, stand_in),
         kernel: Kernel {
             release: probe.host.kernel.clone(),
             machine: probe.host.machine.clone(),
             parameters: host::parameters(root),
             // SAFETY: getauxval only reads the kernel's data of this process.
             page_size: unsafe { libc::getauxval(libc::AT_PAGESZ) },
-        },
-        machine: Machine {
-            cpu: probe.host.cpu.clone(),
-            cpus: probe.host.ncpu,
-            // CPUID describes the machine of the kernel below.
-            hypervisor: match stand_in {
-                Some(_) => None,
-                None => probe
-                    .host
-                    .hypervisor
-                    .clone()
-                    .or_else(|| host::hypervisor(root, product.as_deref())),
-            },
-            stand_in: stand_in.map(Cow::from),
-            product,
-            vendor: cpuinfo.as_deref().and_then(host::vendor),
-            packages: host::packages(root),
         },
         clocksource,
         log,
@@ -164,6 +130,48 @@ pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, Stri
         sampling::end(sampling, root, process);
     }
     Ok(facts)
+}
+
+/// Begins to compare the kernel's clock with the others that can be read, if there are any.
+fn begin_comparison(root: &Root, probe: &Probe, clocksource: Option<&str>, rate: Duration) -> Option<Comparison> {
+    let comparison = (root.is_host() && may_call(probe))
+        .then(|| Comparison::begin(clocksource, !rate.is_zero()))
+        .filter(|comparison| !comparison.is_empty());
+    if comparison.is_none() && !rate.is_zero() {
+        root.miss(
+            "whether the clock runs at the right rate",
+            "/dev/hpet, /dev/ptp*, /sys/class/rtc",
+            &"no other clock can be read",
+            "run it as root, outside of containers",
+        );
+    }
+    comparison
+}
+
+fn machine(
+    root: &Root,
+    probe: &Probe,
+    cpuinfo: Option<&str>,
+    product: Option<String>,
+    stand_in: Option<&'static str>,
+) -> Machine {
+    let hypervisor = || {
+        probe
+            .host
+            .hypervisor
+            .clone()
+            .or_else(|| host::hypervisor(root, product.as_deref()))
+    };
+    Machine {
+        cpu: probe.host.cpu.clone(),
+        cpus: probe.host.ncpu,
+        // CPUID describes the machine of the kernel below.
+        hypervisor: stand_in.is_none().then(hypervisor).flatten(),
+        stand_in: stand_in.map(Cow::from),
+        vendor: cpuinfo.and_then(host::vendor),
+        packages: host::packages(root),
+        product,
+    }
 }
 
 /// Looks for backward steps of the clocks that cannot be set. Leaves out those whose system call may kill.
@@ -221,7 +229,19 @@ fn counter_facts(root: &Root, probe: &Probe, cpuinfo: Option<&str>, log: Option<
     }
     let (flags, flags_missing) = flags.map_or((None, Vec::new()), |(set, missing)| (Some(set), missing));
     let flags_missing = flags_missing.into_iter().map(Cow::from).collect();
+    let evidence = if root.is_host() {
+        Evidence::gather(TIMEOUTS)
+    } else {
+        Evidence::at_first_sight()
+    };
+    let is_apart = evidence.warp.as_ref().and_then(Warp::furthest_apart).is_some();
     Counter {
+        drifts: if is_apart {
+            Drift::measure(TIMEOUTS, DRIFT_BASE)
+        } else {
+            Vec::new()
+        },
+        evidence,
         name: probe.host.counter.into(),
         read_ns: probe.host.counter_ns,
         flags,
