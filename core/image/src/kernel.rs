@@ -33,7 +33,7 @@ impl KernelFunctions {
         })
     }
 
-    /// Returns whether this is the plain name of a function that images fall back to.
+    /// Returns whether this is the plain name of a function of a kernel's vDSO.
     pub fn is_known(function: &str) -> bool {
         FUNCTIONS.contains(&function)
     }

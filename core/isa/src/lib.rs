@@ -45,8 +45,11 @@ pub enum Isa {
     Arm,
 }
 
-/// The plain names of all functions of a kernel's vDSO to which an image falls back.
-pub const KERNEL_FUNCTIONS: [&str; 10] = [
+/// The plain names of all functions of kernels' vDSOs.
+///
+/// Images fall back to them, but for the last two, which no image exports. They unlock robust futexes (Linux 7.2): a program
+/// has them by the kernel's own vDSO, where alone the kernel looks for a thread that it must help.
+pub const KERNEL_FUNCTIONS: [&str; 12] = [
     "clock_gettime",
     "gettimeofday",
     "time",
@@ -57,6 +60,8 @@ pub const KERNEL_FUNCTIONS: [&str; 10] = [
     "clock_gettime64",
     "clock_getres_time64",
     "vsyscall",
+    "futex_robust_list64_try_unlock",
+    "futex_robust_list32_try_unlock",
 ];
 
 impl Isa {

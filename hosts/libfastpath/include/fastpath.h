@@ -126,7 +126,8 @@ size_t fastpath_image_system_calls(const fastpath_image *image, uint64_t *offset
 /* Default offset of the page from the image: right below it. */
 #define FASTPATH_PAGE_OFFSET_DEFAULT (-4096)
 
-/* A function of another vDSO in the guest. `name` is without prefix: "clock_gettime", "getrandom". */
+/* A function of another vDSO in the guest. `name` is without prefix: "clock_gettime", "getrandom". A function that the
+ * image does not export changes nothing. */
 struct fastpath_kernel_function {
 	const char *name;
 	uint64_t address; /* in the guest */

@@ -414,4 +414,6 @@ fn plain_name(name: &str) -> &str {
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
+mod robust_futexes;
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests;
