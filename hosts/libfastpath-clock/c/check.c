@@ -16,11 +16,11 @@
 #define FP_SLOW_AGAINST_SYSCALL 0.5
 #define FP_SLOW_AGAINST_COUNTER 2.5
 
-enum fp_clock_cost_of { FP_COST_OF_READ, FP_COST_OF_SYSCALL, FP_COST_OF_COUNTER };
+enum { FP_COST_OF_READ, FP_COST_OF_SYSCALL, FP_COST_OF_COUNTER, FP_COSTS };
 /* Calls that are measured together, and how often that is done: less often once it has taken so long. */
-enum { FP_CALLS_TOGETHER = 16, FP_MOST_ROUNDS = 16, FP_LEAST_ROUNDS = 2, FP_ENOUGH_NS = 400000 };
+enum { FP_CALLS_TOGETHER = 16, FP_MOST_ROUNDS = 16, FP_LEAST_ROUNDS = 2, FP_ENOUGH_NS = 1200000 };
 
-static void fp_clock_spend(enum fp_clock_cost_of what) {
+static void fp_clock_spend(int what) {
 	long long answer[4]; /* room for a timespec of any width */
 
 	for (int i = 0; i < FP_CALLS_TOGETHER; i++) {
@@ -38,23 +38,29 @@ static void fp_clock_spend(enum fp_clock_cost_of what) {
 	(void)answer;
 }
 
-/* Returns the least cost in nanoseconds, less that of the reads around; 0: it cannot be measured. */
-static double fp_clock_cost(enum fp_clock_cost_of what, double read_ns) {
-	uint64_t least = 0, all = 0;
+/*
+ * Stores the least cost of each call in nanoseconds; 0: it cannot be measured. They take turns, so that a CPU that
+ * changes its speed, or another CPU, changes all of them.
+ */
+static void fp_clock_measure(double ns[FP_COSTS]) {
+	uint64_t least[FP_COSTS] = {0}, all = 0;
 
-	for (int round = 0; round < FP_MOST_ROUNDS && (round < FP_LEAST_ROUNDS || all < FP_ENOUGH_NS); round++) {
-		const uint64_t begun = fp_clock_ask_kernel_for_ns();
-		uint64_t spent;
+	for (int round = 0; round < FP_MOST_ROUNDS && (round < FP_LEAST_ROUNDS || all < FP_ENOUGH_NS); round++)
+		for (int what = 0; what < FP_COSTS; what++) {
+			const uint64_t begun = fp_clock_ask_kernel_for_ns();
+			uint64_t spent;
 
-		fp_clock_spend(what);
-		spent = fp_clock_ask_kernel_for_ns() - begun;
-		all += spent;
-		if (spent && (!least || spent < least))
-			least = spent;
-	}
-	if (what == FP_COST_OF_READ)
-		return (double)least / (FP_CALLS_TOGETHER + 1);
-	return (double)least > read_ns ? ((double)least - read_ns) / FP_CALLS_TOGETHER : 0;
+			fp_clock_spend(what);
+			spent = fp_clock_ask_kernel_for_ns() - begun;
+			all += spent;
+			if (spent && (!least[what] || spent < least[what]))
+				least[what] = spent;
+		}
+	ns[FP_COST_OF_READ] = (double)least[FP_COST_OF_READ] / (FP_CALLS_TOGETHER + 1);
+	/* Less that of the reads around. */
+	for (int what = FP_COST_OF_READ + 1; what < FP_COSTS; what++)
+		if ((double)least[what] > ns[FP_COST_OF_READ])
+			ns[what] = ((double)least[what] - ns[FP_COST_OF_READ]) / FP_CALLS_TOGETHER;
 }
 
 /* Stores the start of a file's first line. */
@@ -74,33 +80,74 @@ static void fp_clock_first_line(const char *path, char *line, size_t size) {
 	line[strcspn(line, "\n")] = 0;
 }
 
-/* Returns whether the process has a mapping of fastpath's. At a program's start its list has some kilobytes. */
-static int fp_clock_is_served(void) {
-	int found = 0;
 #ifdef __linux__
-	static const char name[] = "/memfd:fastpath-region";
+/*
+ * Returns whether the page at this address of the process answers CLOCK_MONOTONIC. It is read by the kernel, because
+ * another thread, or `fastpath detach`, may unmap it; where the kernel refuses, a page is believed to answer.
+ */
+static int fp_clock_answers(uint64_t page_at) {
+#ifdef FASTPATH_CLOCK_READS_PAGES
+	const int fd = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+	struct fp_page page;
+	ssize_t length;
+	struct fp_time now;
+
+	if (fd < 0)
+		return 1;
+	length = pread(fd, &page, sizeof(page), (off_t)page_at);
+	close(fd);
+	return length == (ssize_t)sizeof(page) && fp_clock_is_known(&page) &&
+	       fp_read_place(&page, FP_CLOCK_MONOTONIC, (struct fp_place){&page.hres, FP_BASE_MONOTONIC}, &now, 0);
+#else
+	return page_at != 0;
+#endif
+}
+#endif
+
+/* Returns whether fastpath serves the process. At a program's start its list of mappings has some kilobytes. */
+static int fp_clock_is_served(void) {
+#ifdef __linux__
+	/* More than a line up to its name, which may be in two pieces. */
+	enum { KEPT = 256 };
 	const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+	unsigned long long start, end, page_end = 0;
 	char text[4096];
 	size_t kept = 0;
-	ssize_t length;
+	int found = 0;
 
 	if (fd < 0)
 		return 0;
 	for (int pieces = 0; !found && pieces < 64; pieces++) {
-		length = read(fd, text + kept, sizeof(text) - kept);
+		const ssize_t length = read(fd, text + kept, sizeof(text) - 1 - kept);
+
 		if (length <= 0)
 			break;
 		kept += (size_t)length;
-		found = memmem(text, kept, name, sizeof(name) - 1) != NULL;
-		/* The name may be in two pieces. */
-		if (kept >= sizeof(name)) {
-			memmove(text, text + kept - sizeof(name), sizeof(name));
-			kept = sizeof(name);
+		text[kept] = 0;
+		for (const char *name = text; !found && (name = strstr(name, "/memfd:fastpath-")) != NULL; name++) {
+			const char *line = name;
+
+			while (line > text && line[-1] != '\n')
+				line--;
+			if (sscanf(line, "%llx-%llx", &start, &end) != 2)
+				continue;
+			/* A region begins with its page. (A page of fastpath_clock_open() is alone.) */
+			if (!strncmp(name, "/memfd:fastpath-page", 20))
+				page_end = end;
+			else if (!strncmp(name, "/memfd:fastpath-region", 22))
+				found = start == page_end;
+		}
+		if (kept > KEPT) {
+			memmove(text, text + kept - KEPT, KEPT);
+			kept = KEPT;
 		}
 	}
 	close(fd);
+	/* A page has 4096 bytes, whatever the kernel's have. */
+	return found && fp_clock_answers(page_end - 4096);
+#else
+	return 0;
 #endif
-	return found;
 }
 
 /* Whether any read of the counter, the kernel's vDSO's too, would be SIGSEGV (PR_SET_TSC). */
@@ -160,16 +207,17 @@ static void fp_clock_explain(struct fastpath_clock_check *check) {
 
 int fastpath_clock_check(struct fastpath_clock_check *check) {
 	const int saved = errno;
-	double limit, counter_ns = 0;
+	double limit, counter_ns = 0, ns[FP_COSTS] = {0};
 
 	*check = (struct fastpath_clock_check){.is_slow = -1};
 	fp_clock_first_line("/sys/devices/system/clocksource/clocksource0/current_clocksource", check->clocksource,
 			    sizeof(check->clocksource));
 	if (!fp_clock_is_forbidden()) {
-		check->read_ns = fp_clock_cost(FP_COST_OF_READ, 0);
-		check->syscall_ns = fp_clock_cost(FP_COST_OF_SYSCALL, check->read_ns);
+		fp_clock_measure(ns);
+		check->read_ns = ns[FP_COST_OF_READ];
+		check->syscall_ns = ns[FP_COST_OF_SYSCALL];
 #ifdef FASTPATH_CLOCK_READS_PAGES
-		counter_ns = fp_clock_cost(FP_COST_OF_COUNTER, check->read_ns);
+		counter_ns = ns[FP_COST_OF_COUNTER];
 #endif
 	}
 	if (counter_ns > 0)

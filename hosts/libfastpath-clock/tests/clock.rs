@@ -1,5 +1,6 @@
 //! The clock without a daemon: by the kernel, then by a publisher of this process. (With one: cli/tests/e2e/daemon/clock.rs)
 
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant as Timer, SystemTime};
@@ -86,6 +87,25 @@ fn a_check_says_what_a_read_costs_and_judges_as_probe_does() {
             "{limit} {number}"
         );
     }
+}
+
+#[test]
+fn a_check_is_right_while_the_cpu_changes_its_speed() {
+    let program = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("speeds");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/speeds.c");
+    let mut compiler = Command::new("cc");
+    compiler.args([
+        "-std=gnu11",
+        "-O2",
+        "-D_GNU_SOURCE",
+        "-I",
+        env!("OUT_DIR"),
+        source,
+        "-o",
+    ]);
+    assert!(compiler.arg(&program).status().is_ok_and(|status| status.success()));
+    let outcome = Command::new(program).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout), "slow 0, 100, 250, fast\n");
 }
 
 #[test]

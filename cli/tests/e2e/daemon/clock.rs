@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use super::{Place, alone};
-use crate::common::{fastpath, finish, needs_root, program, served};
+use crate::common::{fastpath, finish, needs_root, program, served, served_without_vdso};
 
 /// (On a host whose clock only the kernel reads: kernels.rs)
 #[test]
@@ -35,7 +35,13 @@ fn the_header_tells_a_fast_clock_from_a_slow_one() {
     }
     if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         checked(served(&[]), "path 3, slow 0, fast, ");
+        checked(served_without_vdso(&[]), "path 3, slow 0, fast, ");
         if healthy {
+            // fastpath is there, and the kernel's vDSO answers.
+            checked(
+                fastpath(&["run", "--clocks", "tai", "--require", "--"]),
+                "path 2, slow 0, ",
+            );
             // Nothing is served: the host's clocks are fast.
             checked(fastpath(&["run", "--without-vdso", "--"]), "path 0, slow 1, no-vdso, ");
         }
