@@ -15,6 +15,8 @@ use std::borrow::Cow;
 /// The parameters by which the kernel gives programs no vDSO, and 32-bit programs none.
 pub(crate) const HIDES_VDSO: &str = "vdso=0";
 pub(crate) const HIDES_VDSO_32: &str = "vdso32=0";
+/// The parameter with which nobody writes memory that is not writable (admin-guide/kernel-parameters.txt).
+pub(crate) const NEVER_WRITES_CODE: &str = "proc_mem.force_override=never";
 
 /// All facts.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
@@ -94,6 +96,13 @@ impl Kernel {
     /// Returns whether its command line has this parameter, which is one that affects clocks.
     pub(super) fn has_parameter(&self, wanted: &str) -> bool {
         self.parameters.iter().flatten().any(|parameter| parameter == wanted)
+    }
+
+    /// Returns whether the kernel lets a tracer write the code of a program, as far as its command line says (Linux 6.12).
+    pub(super) fn lets_write_code(&self) -> bool {
+        let parameters = self.parameters.iter().flatten().rev();
+        let mut set = parameters.filter(|parameter| parameter.starts_with("proc_mem.force_override="));
+        set.next().is_none_or(|last| last != NEVER_WRITES_CODE)
     }
 
     /// Returns whether `fastpath run` can map its pages, which it cannot do in parts of a larger page.

@@ -6,7 +6,7 @@ use super::root::Root;
 use fastpath_measure::vdso::Vdso;
 use std::collections::BTreeSet;
 
-/// Parameters of the kernel's command line that affect clocks (admin-guide/kernel-parameters.txt).
+/// Parameters of the kernel's command line that affect clocks, and what makes them fast (admin-guide/kernel-parameters.txt).
 const PARAMETERS: &[&str] = &[
     "tsc",
     "notsc",
@@ -32,6 +32,7 @@ const PARAMETERS: &[&str] = &[
     "clocksource-wdtest.holdoff",
     "clocksource.max_cswd_read_retries",
     "clocksource.verify_n_cpus",
+    "proc_mem.force_override",
 ];
 
 const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0";

@@ -19,7 +19,7 @@ pub(super) use reads::{name as caller_name, worth_a_change};
 pub(super) use summary::summary;
 
 use super::causes;
-use super::facts::Facts;
+use super::facts::{Facts, NEVER_WRITES_CODE};
 use fastpath_evidence::Trust;
 use finding::finding;
 
@@ -93,6 +93,12 @@ fn notes(facts: &Facts) -> Vec<Finding> {
             fastpath_page::PAGE_SIZE
         );
         findings.push(finding("run-refuses", Severity::Note, says).proof("auxiliary vector: AT_PAGESZ", &bytes));
+    }
+    if !facts.kernel.lets_write_code() {
+        let says = format!(
+            "neither `fastpath run` nor `attach` can serve programs here: `{NEVER_WRITES_CODE}` lets nobody write their code"
+        );
+        findings.push(finding("run-refuses", Severity::Note, says).proof("/proc/cmdline", NEVER_WRITES_CODE));
     }
     let offsets = facts
         .here

@@ -4,7 +4,7 @@ mod rate;
 mod remedy;
 
 use super::causes::{self, DIRECT_SYNC};
-use super::facts::{Facts, HIDES_VDSO_32, VdsoKind};
+use super::facts::{Facts, HIDES_VDSO_32, NEVER_WRITES_CODE, VdsoKind};
 use super::findings::{self, Finding, Severity};
 use super::host;
 use super::messages::CauseKind;
@@ -127,6 +127,17 @@ pub(super) fn from_facts(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
 fn by_fastpath(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
     if !is_served_by_run(facts, findings) {
         return Vec::new();
+    }
+    if !facts.kernel.lets_write_code() {
+        return vec![remedy(
+            "code-writable",
+            When::Permanent,
+            format!(
+                "remove `{NEVER_WRITES_CODE}` from the kernel's command line, or put `ptrace` in place of `never`; `fastpath run` and \
+                 `attach` then serve programs"
+            ),
+            "a reboot; with `ptrace`, a tracer alone may write code",
+        )];
     }
     let run = run(facts);
     let attach = run.as_ref().and_then(|run| attach(facts, findings, run));

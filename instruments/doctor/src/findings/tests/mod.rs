@@ -167,6 +167,24 @@ fn a_32_bit_program_without_a_vdso_is_told_of_the_parameter() {
 }
 
 #[test]
+fn where_nobody_may_write_code_neither_run_nor_attach_is_advised() {
+    let set = |values: &[&str]| {
+        let mut facts = samples::hpet();
+        let parameters = values.iter().map(|value| format!("proc_mem.force_override={value}"));
+        facts.kernel.parameters = Some(parameters.collect());
+        let report = report(facts);
+        let refuses = report.findings.iter().any(|finding| finding.id == "run-refuses");
+        let ids: Vec<String> = report.remedies.iter().map(|remedy| remedy.id.to_string()).collect();
+        (refuses, ids)
+    };
+    let (refuses, ids) = set(&["always", "never"]);
+    assert!(refuses && ids.contains(&"code-writable".to_owned()), "{ids:?}");
+    assert!(!ids.iter().any(|id| id.starts_with("run") || id == "attach"), "{ids:?}");
+    let (refuses, ids) = set(&["never", "ptrace"]);
+    assert!(!refuses && ids.contains(&"run".to_owned()), "{ids:?}");
+}
+
+#[test]
 fn in_a_sandbox_with_fast_clocks_nothing_needs_fixing() {
     let mut facts = samples::healthy();
     facts.machine.stand_in = samples::gvisor().machine.stand_in;
