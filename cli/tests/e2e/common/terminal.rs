@@ -55,30 +55,20 @@ fn resize(master: &File, lines: u16, columns: u16) {
     assert_eq!(set, 0, "TIOCSWINSZ: {}", std::io::Error::last_os_error());
 }
 
-/// Returns the two ends of a terminal.
+/// Returns the two ends of a terminal. (openpty(3) would make descriptors that a child of another test's inherits.)
 fn pair() -> (File, OwnedFd) {
-    let (mut master, mut slave) = (0, 0);
-    // SAFETY: openpty stores two descriptors; the other pointers may be null.
-    let made = unsafe {
-        libc::openpty(
-            &mut master,
-            &mut slave,
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
-        )
-    };
-    if made != 0 {
-        // A chroot where devpts is not mounted.
-        give_up(format_args!("openpty: {}", std::io::Error::last_os_error()));
+    const FLAGS: libc::c_int = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: the calls take integers; each descriptor was just made, and has no other owner.
+    unsafe {
+        let master = libc::posix_openpt(FLAGS);
+        if master < 0 || libc::unlockpt(master) != 0 {
+            // A chroot where devpts is not mounted.
+            give_up(format_args!("posix_openpt: {}", std::io::Error::last_os_error()));
+        }
+        let slave = libc::ioctl(master, libc::TIOCGPTPEER, FLAGS);
+        assert!(slave >= 0, "TIOCGPTPEER: {}", std::io::Error::last_os_error());
+        (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave))
     }
-    // SAFETY: both descriptors were just made, and have no other owner.
-    let (master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
-    for fd in [master.as_raw_fd(), slave.as_raw_fd()] {
-        // SAFETY: fcntl with integers. A child must get the terminal only by the code below.
-        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
-    }
-    (master, slave)
 }
 
 impl Terminal {
