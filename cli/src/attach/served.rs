@@ -211,11 +211,8 @@ fn daemon() -> Result<Option<fastpath_protocol::Status>, String> {
 
 /// `memory`: the number under which /proc shows its memory.
 fn served(pid: i32, memory: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Page]) -> Option<Served> {
-    let mut pages = maps.iter().filter(|mapping| mapping.is_memory(MAPPED_NAME));
-    let inode = pages.next()?.inode;
-    // The publisher maps the page too, to write it.
-    let is_publisher = |page: &Mapping| page.name.starts_with(MAPPED_NAME) && page.writable;
-    if maps.iter().any(is_publisher) {
+    let inode = PageCopy::mapping(maps)?.inode;
+    if PageCopy::is_published_in(maps) {
         return None;
     }
     let granted = of_daemon.iter().find(|page| page.inode == inode);

@@ -27,10 +27,21 @@ impl PageCopy {
     /// # Errors
     /// Fails if /proc/PID/mem cannot be read.
     pub fn of_mappings(pid: u32, maps: &[Mapping]) -> io::Result<Option<PageCopy>> {
-        let Some(address) = address_of_page(maps) else {
+        let Some(page) = PageCopy::mapping(maps) else {
             return Ok(None);
         };
-        PageCopy::read(&File::open(format!("/proc/{pid}/mem"))?, address)
+        PageCopy::read(&File::open(format!("/proc/{pid}/mem"))?, page.start)
+    }
+
+    /// Returns the first page among these mappings.
+    pub fn mapping(maps: &[Mapping]) -> Option<&Mapping> {
+        maps.iter().find(|mapping| mapping.is_memory(MAPPED_NAME))
+    }
+
+    /// Returns whether these are the mappings of a publisher, which maps its page as well, to write it.
+    pub fn is_published_in(maps: &[Mapping]) -> bool {
+        let is_written = |mapping: &Mapping| mapping.name.starts_with(MAPPED_NAME) && mapping.writable;
+        maps.iter().any(is_written)
     }
 
     /// Copies the page at an address in a process's memory (/proc/PID/mem); `Ok(None)` if there is no page of this
@@ -63,12 +74,6 @@ impl Deref for PageCopy {
     }
 }
 
-/// Returns the address of the first page among these mappings.
-fn address_of_page(maps: &[Mapping]) -> Option<u64> {
-    let page = maps.iter().find(|mapping| mapping.is_memory(MAPPED_NAME));
-    page.map(|page| page.start)
-}
-
 #[cfg(test)]
 mod tests {
     use std::ptr::NonNull;
@@ -82,12 +87,13 @@ mod tests {
     fn the_page_is_found_among_mappings_by_its_name() {
         let line =
             "7f0000001000-7f0000002000 r--s 00000000 00:01 9                          /memfd:fastpath-page (deleted)";
-        assert_eq!(address_of_page(&parse(line)), Some(0x7f00_0000_1000));
+        let address_of_page = |line| PageCopy::mapping(&parse(line)).map(|page| page.start);
+        assert_eq!(address_of_page(line), Some(0x7f00_0000_1000));
         for other in [
             "7f0000001000-7f0000002000 r--s 00000000 00:01 9",
             "7f0000001000-7f0000002000 r--s 00000000 00:01 9 /tmp/memfd:fastpath-page",
         ] {
-            assert_eq!(address_of_page(&parse(other)), None, "{other}");
+            assert_eq!(address_of_page(other), None, "{other}");
         }
     }
 

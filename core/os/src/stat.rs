@@ -25,6 +25,11 @@ impl Stat {
         parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a stat that is none"))
     }
 
+    /// Returns the fields of the text from the third one on: the second, the name, is in parentheses and may contain anything.
+    pub fn fields(text: &str) -> Option<Vec<&str>> {
+        Some(text.rsplit_once(')')?.1.split_whitespace().collect())
+    }
+
     /// Returns whether it is a thread of the kernel.
     pub fn is_kernel_thread(&self) -> bool {
         /// PF_KTHREAD.
@@ -38,9 +43,8 @@ impl Stat {
     }
 }
 
-/// The name, the second field, is in parentheses and may contain anything.
 pub(crate) fn parse(text: &str) -> Option<Stat> {
-    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let fields = Stat::fields(text)?;
     // Field 3 is the first one here.
     let field = |number: usize| fields.get(number - 3);
     Some(Stat {

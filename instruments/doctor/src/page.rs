@@ -8,13 +8,8 @@ use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
 use fastpath_os::Mapping;
 use fastpath_page::layout::{Latch, MAGIC};
-use fastpath_page::{ClockSet, MAPPED_NAME, PAGE_SIZE, Page, Reader};
+use fastpath_page::{ClockSet, PAGE_SIZE, Page, Reader};
 use std::os::unix::fs::FileExt;
-
-/// Returns the mapping of the page.
-pub(super) fn find(maps: &[Mapping]) -> Option<&Mapping> {
-    maps.iter().find(|mapping| mapping.is_memory(MAPPED_NAME))
-}
 
 /// Returns whether a page is still at this address of a process.
 pub(super) fn is_at(pid: i32, address: u64) -> bool {
@@ -36,7 +31,7 @@ pub(super) fn is_at(pid: i32, address: u64) -> bool {
 /// Finds the page among a process's mappings. Its contents are read through /proc/PID/mem, which requires the right to
 /// trace the process.
 pub(super) fn look(root: &Root, process: &str, maps: &[Mapping]) -> Option<PageFacts> {
-    let mapping = find(maps)?;
+    let mapping = PageCopy::mapping(maps)?;
     let file = format!("/proc/{process}/mem");
     let memory = root.open(&file);
     let facts = memory.and_then(|memory| Ok(read(&memory, mapping.start)?.unwrap_or_default()));
@@ -69,7 +64,7 @@ pub(super) fn look_with_image(root: &Root, process: &str, maps: &[Mapping]) -> O
     let memory = root.open(&format!("/proc/{process}/mem"));
     let is_without_vdso = memory
         .ok()
-        .and_then(|memory| is_without_vdso(&memory, find(maps)?.end, &facts));
+        .and_then(|memory| is_without_vdso(&memory, PageCopy::mapping(maps)?.end, &facts));
     Some(PageFacts {
         is_without_vdso,
         ..facts

@@ -3,8 +3,8 @@
 use super::facts::PageFacts;
 use super::page;
 use super::root::Root;
+use fastpath_evidence::PageCopy;
 use fastpath_os::Mapping;
-use fastpath_page::MAPPED_NAME;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -77,11 +77,10 @@ impl Walks {
         let mut copied = BTreeSet::new();
         let known = &self.known;
         let look = |pid| {
-            let (process, maps) = match mappings(&root, pid, known.get(&pid)) {
-                Ok(read) => read,
-                Err(looked) => return serde_json::to_vec(&(looked as Looked<T>, None::<Walked>)).unwrap_or_default(),
+            let (looked, process) = match mappings(&root, pid, known.get(&pid)) {
+                Ok((process, maps)) => (look_at(&root, pid, &maps, &copied, &mut also), process),
+                Err(looked) => (looked, None),
             };
-            let looked = look_at(&root, pid, &maps, &copied, &mut also);
             if let Looked::Page(inode, Some(facts), _) = &looked
                 && facts.refreshes.is_some()
             {
@@ -123,8 +122,8 @@ impl Walks {
 /// Returns fastpath's mappings in a process, and the process if they were not `known`.
 fn mappings<T>(root: &Root, pid: i32, known: Option<&Walked>) -> Result<(Option<Walked>, Vec<Mapping>), Looked<T>> {
     let memory = root.text(&format!("/proc/{pid}/stat")).ok().and_then(|stat| {
-        // The name may contain anything. Start time, size of the memory, start of the code and of the stack.
-        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        // Start time, size of the memory, start of the code and of the stack.
+        let fields = fastpath_os::Stat::fields(&stat)?;
         Some(
             [22, 23, 26, 28]
                 .map(|number| *fields.get(number - 3).unwrap_or(&""))
@@ -134,7 +133,7 @@ fn mappings<T>(root: &Root, pid: i32, known: Option<&Walked>) -> Result<(Option<
     if let Some(known) = known.filter(|known| memory.as_ref() == Some(&known.memory)) {
         let maps = fastpath_os::maps::parse(&known.maps);
         // Where a process has left its page, other memory is in its place.
-        if page::find(&maps).is_none_or(|page| page::is_at(pid, page.start)) {
+        if PageCopy::mapping(&maps).is_none_or(|page| page::is_at(pid, page.start)) {
             return Ok((None, maps));
         }
     }
@@ -159,10 +158,9 @@ fn look_at<T>(
     copied: &BTreeSet<u64>,
     also: &mut impl FnMut(i32, &[Mapping]) -> T,
 ) -> Looked<T> {
-    // A publisher maps its page as well, to write it.
-    let is_publisher = maps.iter().any(|map| map.name.starts_with(MAPPED_NAME) && map.writable);
-    let Some(inode) = page::find(maps).filter(|_| !is_publisher).map(|page| page.inode) else {
-        return Looked::Without;
+    let inode = match PageCopy::mapping(maps) {
+        Some(page) if !PageCopy::is_published_in(maps) => page.inode,
+        _ => return Looked::Without,
     };
     let facts = match copied.contains(&inode) {
         true => None,
