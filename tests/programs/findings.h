@@ -4,20 +4,39 @@
 #define FINDINGS_H
 
 #include <stdatomic.h>
+#include <time.h>
 
 struct findings {
 	unsigned long long reads, violations;
 	long long worst_ns;
+	/* When the first and the last were seen, by MONOTONIC: a fault at the start has another cause than one later. */
+	long long first_ms, last_ms;
 };
 
+static inline long long findings_now_ms(void) {
+	struct timespec now = {0};
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
+}
+
 static inline void violation(struct findings *findings, long long by_ns) {
-	findings->violations++;
+	findings->last_ms = findings_now_ms();
+	if (!findings->violations++) {
+		findings->first_ms = findings->last_ms;
+	}
 	if (by_ns > findings->worst_ns) {
 		findings->worst_ns = by_ns;
 	}
 }
 
 static inline void add_findings(struct findings *sum, const struct findings *part) {
+	if (part->violations && (!sum->violations || part->first_ms < sum->first_ms)) {
+		sum->first_ms = part->first_ms;
+	}
+	if (part->last_ms > sum->last_ms) {
+		sum->last_ms = part->last_ms;
+	}
 	sum->reads += part->reads;
 	sum->violations += part->violations;
 	if (part->worst_ns > sum->worst_ns) {

@@ -34,8 +34,8 @@ impl Config {
     pub fn on_demand(clocks: ClockSet) -> Config {
         Config {
             clocks,
-            // A reader is not served before the second sample, so it comes soon. Where brackets are wide the rate is
-            // not known by then, and the windows go on doubling.
+            // A reader is not served before the third sample, so the second comes soon. Where brackets are wide the rate
+            // is not known by then, and the windows go on doubling.
             first_window_ns: 100_000,
             longest_window_ns: 400_000_000,
             cap_windows: 1,

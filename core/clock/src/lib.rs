@@ -38,4 +38,4 @@ pub use config::Config;
 pub use discipline::{Discipline, Outcome};
 pub use fastpath_page::Reason;
 pub use ntp::{Leap, Ntp};
-pub use steer::is_behind;
+pub use steer::{VISIBLE_NS, is_behind};

@@ -3,6 +3,7 @@
 use crate::bracket::Bracket;
 use crate::line::{Fit, Line, Point, cycles_between, ns_between};
 use crate::recent::Recent;
+use crate::steer::VISIBLE_NS;
 use crate::widths::Widths;
 use fastpath_page::Reason;
 
@@ -48,8 +49,6 @@ const SYSTEMATIC: f64 = 8.0;
 const DELAYED: f64 = 0.2;
 /// Lower bound of a clock's noise.
 const LEAST_NOISE_NS: f64 = 0.5;
-/// Least value of the promised error: half of the least cost of a system call.
-const LEAST_PROMISED_NS: f64 = 50.0;
 /// Standard deviations of the line within which the promised error must hold.
 const RECKONED_WITH: f64 = 3.0;
 /// Baseline from which a rate is precise enough to become the counter's reference rate.
@@ -121,7 +120,7 @@ impl Track {
     /// read of the kernel's clock.
     pub(crate) fn promised_ns(&self) -> f64 {
         self.half_width_ns()
-            .map_or(f64::INFINITY, |ns| ns.max(LEAST_PROMISED_NS))
+            .map_or(f64::INFINITY, |ns| ns.max(VISIBLE_NS))
     }
 
     /// Returns for how long after the last point the line is known to within `promised_ns`, in nanoseconds.

@@ -165,6 +165,9 @@ fn a_publisher_that_is_preempted_in_its_first_samples_tells_no_clock_wrong() {
         let reads = Reads {
             interrupted,
             interrupted_for_ns,
+            // Beside a busy thread of the same core.
+            to_clock_ns: (14.0, 30.0),
+            from_clock_ns: (14.0, 30.0),
             ..VDSO
         };
         let mut worst_ns = [0; 5];
@@ -183,5 +186,6 @@ fn a_publisher_that_is_preempted_in_its_first_samples_tells_no_clock_wrong() {
         }
         println!("interrupted {interrupted}, for {interrupted_for_ns} ns: worst {worst_ns:?} ns");
         assert!(worst_ns.iter().all(|ns| *ns <= 50), "{worst_ns:?}");
+        
     }
 }

@@ -8,17 +8,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use fastpath_clock::{Bracket, is_behind};
+use fastpath_clock::{Bracket, VISIBLE_NS, is_behind};
 use fastpath_evidence::offsets;
 use fastpath_page::clock::base_index;
 use fastpath_page::{Anchor, Change, ClockSet, PublishError, Stats, Watch, Withdrawal, Writer, publish_changes};
 
 use crate::SharedPage;
 use crate::host::{Pages, Reason, ThisHost, counter, init, sample};
-
-/// Largest error behind the kernel's clock, in nanoseconds, at which a new page gets the anchor in force. A read of the
-/// kernel's clock takes the same time.
-const SEEDED_BEHIND_NS: f64 = 50.0;
 
 /// Offsets of the clocks of a time namespace (time_namespaces(7)) from those here, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -212,7 +208,7 @@ impl Many {
         let is_behind_kernel = || {
             look().is_some_and(|kernel| {
                 let hres = &self.in_force.hres;
-                !hres.clocks.is_empty() && is_behind(hres, &kernel, SEEDED_BEHIND_NS)
+                !hres.clocks.is_empty() && is_behind(hres, &kernel, VISIBLE_NS)
             })
         };
         publish_changes(row.changes(), 0, counter::read, is_behind_kernel).is_ok()
