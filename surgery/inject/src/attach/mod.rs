@@ -38,7 +38,7 @@ use crate::plan::{hooked_files, region};
 use crate::remote::apply::{NotApplied, apply};
 use crate::remote::mapping::Region;
 use crate::target::maps;
-use crate::target::memory::Memory;
+use crate::target::memory::{CodePages, Memory};
 use crate::target::sites::{Cache, Site, WATCHED};
 use calling_thread::with_calls;
 use inside::{free, returns_into};
@@ -124,10 +124,11 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     let obstacle = known_filters
         .as_ref()
         .and_then(|known| filters::obstacle(known, abi.isa()));
+    let memory = Memory::open(pid)?;
     let seen = Seen {
         pid,
         maps: &target.maps,
-        memory: &Memory::open(pid)?,
+        code: &CodePages::of(&memory),
         scans: config.children.unwrap_or(&own_scans),
     };
     let is_wanted = |site: &Site| config.children.is_some() || may_enter_namespaces(site);

@@ -20,7 +20,7 @@ use crate::remote::apply::{revert, write};
 use crate::remote::mapping::{self, Region};
 use crate::remote::{self, RemoteCalls};
 use crate::target::maps::{self, Mapping};
-use crate::target::memory::{Memory, PAGE};
+use crate::target::memory::{CodePages, Memory, PAGE};
 use crate::target::permissions::Permissions;
 use crate::target::program::{self, Code};
 use crate::target::sites;
@@ -97,7 +97,7 @@ fn require_execs(calls: &Calls, config: &InjectionConfig, hook: &Hook) -> Result
     for file in libraries.filter_map(|mapping| hooked_file(own, &config.scans, &maps, mapping)) {
         let at = file.loaded.saturating_sub(PAGE);
         let mut page = ThunkPage::new(at, vec![0; PAGE as usize]);
-        here.add(&memory, &file, &mut page, doors(hook, at));
+        here.add(&CodePages::of(&memory), &file, &mut page, doors(hook, at));
     }
     let why = calls.changed_by_others.as_ref().or(here.changed_by_others.as_ref());
     why.map_or(Ok(()), |why| Err(Error::Unsupported(why.clone())))
@@ -135,10 +135,14 @@ pub fn install(
     let mut region = program.plan(config, program.place()?)?;
     let stays = region.put_slow_path()?;
     let memory = tracee.memory()?;
+    let code = CodePages::of(&memory);
+    if let Some((base, bytes)) = &program.vdso {
+        code.add(*base, bytes);
+    }
     let seen = Seen {
         pid,
         maps: &program.maps,
-        memory: &memory,
+        code: &code,
         scans: &config.scans,
     };
     let withhold = |routines: &mut Vec<_>| match status.filters {
@@ -171,7 +175,7 @@ pub fn install(
     let has_tail = |mapping: &&Mapping| !(config.without_vdso && mapping.name == "[vdso]");
     let maps: Vec<Mapping> = program.maps.iter().filter(has_tail).cloned().collect();
     remote::at_exec(tracee, &maps, reserve, end, |calls| {
-        perform(calls, &region, &stays, &start.stack)?;
+        perform(calls, &region, &code, &stays, &start.stack)?;
         if let Some((at, arguments)) = start.linker {
             calls.set_start(at, arguments);
         }
@@ -185,9 +189,15 @@ pub fn install(
 
 /// Maps the region, then makes the changes that put it in force, then sets the initial stack `stack`. On an error the
 /// program's memory is as it was, but for what `stays`, to which nothing refers then.
-fn perform(calls: &mut RemoteCalls<'_>, region: &Region<'_>, stays: &[Record], stack: &InitialStack) -> Result<()> {
+fn perform(
+    calls: &mut RemoteCalls<'_>,
+    region: &Region<'_>,
+    code: &CodePages<'_>,
+    stays: &[Record],
+    stack: &InitialStack,
+) -> Result<()> {
     region.map(calls)?;
-    let done = put_in_force(calls, region, stays, stack);
+    let done = put_in_force(calls, region, code, stays, stack);
     if done.is_err() {
         // A failure here leaves an unused part behind, never an incorrect one.
         let _ = mapping::unmap(calls, region.plan.region.at);
@@ -199,14 +209,14 @@ fn perform(calls: &mut RemoteCalls<'_>, region: &Region<'_>, stays: &[Record], s
 fn put_in_force(
     calls: &mut RemoteCalls<'_>,
     region: &Region<'_>,
+    code: &CodePages<'_>,
     stays: &[Record],
     stack: &InitialStack,
 ) -> Result<()> {
     // Both may need the end of the vDSO's mapping.
     calls.end_batch()?;
-    write(calls.tracee(), stays).map_err(|e| Error::Unsupported(e.to_string()))?;
     let records = &region.plan.region.journal.records;
-    write(calls.tracee(), records).map_err(|e| Error::Unsupported(e.to_string()))?;
+    write(calls.tracee(), code, &[stays, records].concat()).map_err(|e| Error::Unsupported(e.to_string()))?;
     // One write, and only after it is the stack pointer moved.
     if let Err(e) = calls.tracee().write(stack.pointer, &stack.bytes()) {
         revert(calls.tracee(), records)?;
@@ -426,17 +436,18 @@ pub fn install_in_libraries(
         let mut page = ThunkPage::new(at, memory.bytes(at, PAGE as usize)?);
         let used = page.used;
         let mut calls = Calls::at_most(journal.room());
-        calls.add(&memory, &file, &mut page, doors(hook, region));
+        let code = CodePages::of(&memory);
+        calls.add(&code, &file, &mut page, doors(hook, region));
         if is_rescued && let Some(file) = RescuedFile::scan(pid, maps, mapping, &config.scans) {
             let routines = rescued_calls::routines_of(&memory, abi.isa(), hook, region);
             let mut result = Rescued::default();
-            rescued_calls::add_file(&memory, &file, &routines, &mut calls, &mut page, &mut result);
+            rescued_calls::add_file(&code, &file, &routines, &mut calls, &mut page, &mut result);
         }
         // The jumps last: what they need is complete before. If this fails, those made so far work.
         tracee.write(at + used as u64, &page.bytes[used..page.used])?;
         journal.records.extend_from_slice(&calls.records);
         tracee.write(region + region::JOURNAL, &journal.bytes()?)?;
-        write(tracee, &calls.records).map_err(|e| Error::Unsupported(e.to_string()))?;
+        write(tracee, &code, &calls.records).map_err(|e| Error::Unsupported(e.to_string()))?;
     }
     let real_calls = region + region::STATE + offset_of!(HookState, real_calls) as u64;
     tracee.write(real_calls, &0u32.to_ne_bytes())

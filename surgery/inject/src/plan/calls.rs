@@ -9,7 +9,7 @@ use crate::plan::hooked_files::HookedFile;
 use crate::plan::redirection::{Change, Moved, Purpose, Record, RegionPlan};
 use crate::plan::region;
 use crate::target::maps::Mapping;
-use crate::target::memory::{Memory, PAGE};
+use crate::target::memory::{CodePages, PAGE};
 use crate::target::sites::{self, Doors};
 
 /// A page of thunks beside the code of a file.
@@ -73,9 +73,9 @@ impl Calls {
         }
     }
 
-    /// Returns the calls of these files of the process with this memory and these mappings, through pages of thunks beside
+    /// Returns the calls of these files of the process with this code and these mappings, through pages of thunks beside
     /// them.
-    pub fn plan(memory: &Memory, maps: &[Mapping], region: &RegionPlan, hook: &Hook, files: &[HookedFile]) -> Calls {
+    pub fn plan(code: &CodePages<'_>, maps: &[Mapping], region: &RegionPlan, hook: &Hook, files: &[HookedFile]) -> Calls {
         let mut calls = Calls::at_most(region.journal.room());
         calls.taken = maps.to_vec();
         calls.reserve(region.at, region::SIZE_WITH_OWN_IMAGE);
@@ -86,7 +86,7 @@ impl Calls {
                 }
                 continue;
             };
-            calls.add(memory, file, &mut page, doors(hook, region.at));
+            calls.add(code, file, &mut page, doors(hook, region.at));
             calls.keep(page);
         }
         calls
@@ -123,7 +123,7 @@ impl Calls {
 
     /// Adds the calls of a file that the hook must see, through the free thunks of a page. Leaves alone a site whose bytes
     /// differ from those in its file.
-    pub fn add(&mut self, memory: &Memory, file: &HookedFile, page: &mut ThunkPage, doors: Doors) {
+    pub fn add(&mut self, code: &CodePages<'_>, file: &HookedFile, page: &mut ThunkPage, doors: Doors) {
         for site in &file.sites {
             let place = file.bias.wrapping_add(site.address);
             let thunk = match sites::redirect(site, file.bias, page.next(), doors) {
@@ -147,11 +147,10 @@ impl Calls {
                 continue;
             }
             let expected = expected(&site.shape);
-            let pieces = expected.iter();
-            let pieces: Vec<_> = pieces
-                .map(|(offset, bytes)| (place.wrapping_add_signed(*offset), &bytes[..]))
-                .collect();
-            if !matches!(memory.first_changed(&pieces), Ok(None)) {
+            let is_there = |(offset, bytes): &(i64, Vec<u8>)| {
+                matches!(code.has(place.wrapping_add_signed(*offset), bytes), Ok(true))
+            };
+            if !expected.iter().all(is_there) {
                 self.leave_alone(
                     place,
                     "its code is not that of its file (a probe or a breakpoint of another tool is there)",

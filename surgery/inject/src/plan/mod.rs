@@ -18,7 +18,7 @@ use crate::plan::hooked_files::HookedFile;
 use crate::plan::redirection::RegionPlan;
 use crate::plan::rescued_calls::Rescued;
 use crate::target::maps::Mapping;
-use crate::target::memory::Memory;
+use crate::target::memory::CodePages;
 use crate::target::sites::Cache;
 
 /// Removes the routines for calls that a process's filters may answer, and returns the reasons.
@@ -28,7 +28,7 @@ pub type Withhold<'a> = &'a dyn Fn(&mut Vec<Routine>) -> Vec<String>;
 pub struct Seen<'a> {
     pub pid: i32,
     pub maps: &'a [Mapping],
-    pub memory: &'a Memory,
+    pub code: &'a CodePages<'a>,
     pub scans: &'a Cache,
 }
 
@@ -50,12 +50,11 @@ impl Plan {
         files: &[HookedFile],
         withhold: Option<Withhold<'_>>,
     ) -> Result<Plan> {
-        let mut calls = Calls::plan(seen.memory, seen.maps, &region, hook, files);
+        let mut calls = Calls::plan(seen.code, seen.maps, &region, hook, files);
         let mut rescued = None;
         if let Some(withhold) = withhold {
             let withheld = withhold(&mut region.routines);
-            let found = rescued_calls::add(seen.pid, seen.maps, withheld, &region, &mut calls, seen.scans);
-            rescued = Some(found?);
+            rescued = Some(rescued_calls::add(seen, withheld, &region, &mut calls));
         }
         region.add(&calls)?;
         Ok(Plan { region, calls, rescued })

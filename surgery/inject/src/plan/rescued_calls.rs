@@ -10,12 +10,12 @@ use fastpath_code::rescue::{Analysis, Site};
 use fastpath_image::Isa;
 
 use crate::abi::Hook;
-use crate::error::Result;
+use crate::plan::Seen;
 use crate::plan::calls::{Calls, ThunkPage};
 use crate::plan::redirection::{Change, Purpose, Record, RegionPlan};
 use crate::plan::region;
 use crate::target::maps::Mapping;
-use crate::target::memory::Memory;
+use crate::target::memory::{CodePages, Memory};
 use crate::target::program::{self, file_start};
 use crate::target::sites::Cache;
 
@@ -43,44 +43,36 @@ pub struct NotRescued {
     pub why: String,
 }
 
-/// Adds to `calls` those for time in all files whose code the process `pid` has mapped. A site that `calls` reports to the
+/// Adds to `calls` those for time in all files whose code the process has mapped. A site that `calls` reports to the
 /// hook already is changed there: only other calls continue to the hook. `withheld`: the reasons for which `region` lacks
 /// routines.
-pub fn add(
-    pid: i32,
-    maps: &[Mapping],
-    withheld: Vec<String>,
-    region: &RegionPlan,
-    calls: &mut Calls,
-    scans: &Cache,
-) -> Result<Rescued> {
+pub fn add(seen: &Seen<'_>, withheld: Vec<String>, region: &RegionPlan, calls: &mut Calls) -> Rescued {
     let mut result = Rescued {
         withheld,
         ..Rescued::default()
     };
     if region.routines.is_empty() {
         result.refused = Some(result.withheld.join("; "));
-        return Ok(result);
+        return result;
     }
-    let memory = Memory::open(pid)?;
-    for file in files_with_sites(pid, maps, scans) {
+    for file in files_with_sites(seen) {
         let Some(mut page) = calls.page_beside(file.start) else {
             let sites = file.analysis.sites.iter();
             let refused = sites.map(|site| file.leave_alone(site, "there is no room near its file"));
             result.left_alone.extend(refused);
             continue;
         };
-        add_file(&memory, &file, &region.routines, calls, &mut page, &mut result);
+        add_file(seen.code, &file, &region.routines, calls, &mut page, &mut result);
         if page.used > 0 {
             calls.keep(page);
         }
     }
-    Ok(result)
+    result
 }
 
 /// Adds the calls of one file, as far as there is room.
 pub fn add_file(
-    memory: &Memory,
+    code: &CodePages<'_>,
     file: &RescuedFile,
     routines: &[Routine],
     calls: &mut Calls,
@@ -88,7 +80,7 @@ pub fn add_file(
     result: &mut Rescued,
 ) {
     for site in &file.analysis.sites {
-        match add_site(memory, file, site, routines, calls, page) {
+        match add_site(code, file, site, routines, calls, page) {
             Ok(()) => result.sites += 1,
             Err(why) => result.left_alone.push(file.leave_alone(site, &why)),
         }
@@ -96,7 +88,7 @@ pub fn add_file(
 }
 
 fn add_site(
-    memory: &Memory,
+    code: &CodePages<'_>,
     file: &RescuedFile,
     site: &Site,
     routines: &[Routine],
@@ -105,9 +97,9 @@ fn add_site(
 ) -> std::result::Result<(), String> {
     let window = site.window.as_ref().map_err(ToString::to_string)?;
     let address = file.bias.wrapping_add(window.address);
-    let is_as_in_file = |at: u64, expected: &[u8]| match memory.bytes(at, expected.len()) {
-        Ok(bytes) if bytes == expected => Ok(()),
-        Ok(_) => {
+    let is_as_in_file = |at: u64, expected: &[u8]| match code.has(at, expected) {
+        Ok(true) => Ok(()),
+        Ok(false) => {
             Err("its code is not that of its file (a probe or a breakpoint of another tool may be there)".to_owned())
         }
         Err(e) => Err(e.to_string()),
@@ -224,14 +216,14 @@ impl RescuedFile {
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns the files that have sites.
-fn files_with_sites(pid: i32, maps: &[Mapping], scans: &Cache) -> Vec<RescuedFile> {
-    let mut seen = BTreeSet::new();
+fn files_with_sites(seen: &Seen<'_>) -> Vec<RescuedFile> {
+    let mut starts = BTreeSet::new();
     let until = Instant::now() + TIMEOUT;
     // Code that a program makes at run time may lie in a memfd, and changes.
-    program::code_of_files(maps)
+    program::code_of_files(seen.maps)
         .filter(|mapping| !mapping.name.starts_with("/memfd:"))
-        .filter(|mapping| seen.insert(file_start(maps, mapping.start)))
+        .filter(|mapping| starts.insert(file_start(seen.maps, mapping.start)))
         .take_while(|_| Instant::now() < until)
-        .filter_map(|mapping| RescuedFile::scan(pid, maps, mapping, scans))
+        .filter_map(|mapping| RescuedFile::scan(seen.pid, seen.maps, mapping, seen.scans))
         .collect()
 }

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::plan::redirection::Record;
+use crate::target::memory::{CodePages, PAGE};
 use crate::target::tracee::Tracee;
 
 /// Reason why no change was made.
@@ -28,23 +29,34 @@ pub enum NotApplied {
 
 /// Makes all changes, or none.
 pub fn apply(tracee: &mut Tracee, records: &[Record]) -> Result<(), NotApplied> {
-    let pieces: Vec<_> = records
-        .iter()
-        .map(|Record { change, .. }| (change.address, &change.original[..]))
-        .collect();
-    if let Some(address) = tracee.memory()?.first_changed(&pieces)? {
-        return Err(NotApplied::Changed { address });
+    let memory = tracee.memory()?;
+    let code = CodePages::of(&memory);
+    for Record { change, .. } in records {
+        if !code.has(change.address, &change.original)? {
+            return Err(NotApplied::Changed {
+                address: change.address,
+            });
+        }
     }
-    write(tracee, records)
+    write(tracee, &code, records)
 }
 
 /// Makes all changes, or none. The plan has just compared the bytes, at the same stop of the program.
-pub fn write(tracee: &mut Tracee, records: &[Record]) -> Result<(), NotApplied> {
-    for (done, record) in records.iter().enumerate() {
-        if let Err(e) = tracee.write(record.change.address, &record.change.replacement) {
+pub fn write(tracee: &mut Tracee, code: &CodePages<'_>, records: &[Record]) -> Result<(), NotApplied> {
+    let page = |address: u64| address / PAGE;
+    let last = |record: &Record| record.range().end - 1;
+    let are_in_one_page = |one: &Record, next: &Record| {
+        page(last(one)) == page(one.change.address)
+            && [next.change.address, last(next)].map(page) == [page(one.change.address); 2]
+    };
+    let mut done = 0;
+    for some in records.chunk_by(are_in_one_page) {
+        let pieces = some.iter().map(|Record { change, .. }| (change.address, &change.replacement[..]));
+        if let Err(e) = code.write(&pieces.collect::<Vec<_>>()) {
             revert(tracee, &records[..done])?;
             return Err(NotApplied::Sealed { why: e.to_string() });
         }
+        done += some.len();
     }
     Ok(())
 }

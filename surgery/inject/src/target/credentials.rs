@@ -1,5 +1,7 @@
 //! The rights of a process: which files it may open, and whether an exec gave it more.
 
+use std::cell::RefCell;
+
 use nix::errno::Errno;
 use nix::unistd::{Gid, Uid};
 
@@ -25,8 +27,19 @@ struct FileRights {
 }
 
 impl FileRights {
-    /// Returns those of the calling thread.
+    /// Returns those that the calling thread has by itself. They are asked for once: fastpath gives up rights before it
+    /// serves programs, not later.
     fn own() -> Result<FileRights> {
+        thread_local! {
+            static OWN: RefCell<Option<FileRights>> = const { RefCell::new(None) };
+        }
+        OWN.with_borrow_mut(|own| match own {
+            Some(own) => Ok(own.clone()),
+            None => Ok(own.insert(FileRights::asked()?).clone()),
+        })
+    }
+
+    fn asked() -> Result<FileRights> {
         let groups = rustix::process::getgroups().map_err(tried("getgroups"))?;
         let mut groups: Vec<u32> = groups.iter().map(|group| group.as_raw()).collect();
         groups.sort_unstable();

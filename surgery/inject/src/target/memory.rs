@@ -1,5 +1,7 @@
 //! Memory of another process, through /proc/PID/mem and /proc/PID/pagemap.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -44,22 +46,6 @@ impl Memory {
         self.read(address, &mut bytes).map(|()| bytes)
     }
 
-    /// Returns the address of the first of these pieces that has other bytes in the process. Successive pieces in one page
-    /// are read at once.
-    pub fn first_changed(&self, pieces: &[(u64, &[u8])]) -> Result<Option<u64>> {
-        for pieces in pieces.chunk_by(|one, other| one.0 / PAGE == other.0 / PAGE) {
-            let end = |(address, bytes): &(u64, &[u8])| address + bytes.len() as u64;
-            let first = pieces.iter().map(|piece| piece.0).min().unwrap_or(0);
-            let last = pieces.iter().map(end).max().unwrap_or(0);
-            let found = self.bytes(first, (last - first) as usize)?;
-            let is_changed = |(at, bytes): &&(u64, &[u8])| !found[(at - first) as usize..].starts_with(bytes);
-            if let Some((address, _)) = pieces.iter().find(is_changed) {
-                return Ok(Some(*address));
-            }
-        }
-        Ok(None)
-    }
-
     /// Writes all of `bytes`, to read-only pages too (the kernel copies a private page first).
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<()> {
         let written = self.file.write_all_at(bytes, address);
@@ -69,6 +55,74 @@ impl Memory {
 
 /// Size of a page of every supported architecture.
 pub const PAGE: u64 = 4096;
+
+/// Code of a process, which does not run meanwhile: a page of it is read once, and changes in one page are one write.
+pub struct CodePages<'a> {
+    memory: &'a Memory,
+    pages: RefCell<BTreeMap<u64, Vec<u8>>>,
+}
+
+impl<'a> CodePages<'a> {
+    /// Returns no pages yet.
+    pub fn of(memory: &'a Memory) -> CodePages<'a> {
+        CodePages {
+            memory,
+            pages: RefCell::default(),
+        }
+    }
+
+    /// Adds pages that were read already.
+    pub fn add(&self, address: u64, bytes: &[u8]) {
+        let pages = bytes.chunks_exact(PAGE as usize).map(<[u8]>::to_vec);
+        let numbers = address / PAGE..;
+        self.pages.borrow_mut().extend(numbers.zip(pages));
+    }
+
+    /// Returns whether the process has these bytes there.
+    pub fn has(&self, address: u64, bytes: &[u8]) -> Result<bool> {
+        let end = address + bytes.len() as u64;
+        let mut at = address;
+        while at < end {
+            let next = ((at / PAGE + 1) * PAGE).min(end);
+            let expected = &bytes[(at - address) as usize..(next - address) as usize];
+            if !self.with(at / PAGE, |page| page[(at % PAGE) as usize..].starts_with(expected))? {
+                return Ok(false);
+            }
+            at = next;
+        }
+        Ok(true)
+    }
+
+    /// Writes pieces, in this order. Those that follow each other in one page are one write, which the death of fastpath
+    /// does not cut in two.
+    pub fn write(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
+        let ends_at = |(address, bytes): &(u64, &[u8])| address + bytes.len() as u64;
+        let number = pieces.first().map_or(0, |piece| piece.0 / PAGE);
+        if pieces.len() == 1 && ends_at(&pieces[0]) > (number + 1) * PAGE {
+            self.pages.borrow_mut().retain(|kept, _| *kept < number || *kept > ends_at(&pieces[0]) / PAGE);
+            return self.memory.write(pieces[0].0, pieces[0].1);
+        }
+        let first = pieces.iter().map(|piece| piece.0).min().unwrap_or(0);
+        let last = pieces.iter().map(ends_at).max().unwrap_or(0);
+        self.with(number, |page| {
+            for (address, bytes) in pieces {
+                page[(address % PAGE) as usize..][..bytes.len()].copy_from_slice(bytes);
+            }
+            self.memory.write(first, &page[(first % PAGE) as usize..][..(last - first) as usize])
+        })?
+    }
+
+    fn with<T>(&self, number: u64, act: impl FnOnce(&mut Vec<u8>) -> T) -> Result<T> {
+        let mut pages = self.pages.borrow_mut();
+        if let Some(page) = pages.get_mut(&number) {
+            return Ok(act(page));
+        }
+        let mut page = self.memory.bytes(number * PAGE, PAGE as usize)?;
+        let result = act(&mut page);
+        pages.insert(number, page);
+        Ok(result)
+    }
+}
 
 /// Which pages of a process are in memory (Documentation/admin-guide/mm/pagemap.rst). Reading others could wait for
 /// their file system, or for a thread of the process (userfaultfd(2)).
@@ -122,20 +176,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_piece_that_has_changed_is_found_wherever_it_is_in_its_page() {
-        let here: Vec<u8> = (0..3 * PAGE).map(|at| at as u8 ^ (at >> 8) as u8).collect();
-        let start = here.as_ptr() as u64;
-        let pieces: Vec<_> = [5000, 5010, 4990, 100, 9000]
-            .map(|at| (start + at as u64, &here[at..at + 4]))
-            .to_vec();
-        let own = Memory::open(std::process::id() as i32).unwrap();
-        assert_eq!(own.first_changed(&[]).unwrap(), None);
-        assert_eq!(own.first_changed(&pieces).unwrap(), None);
-        for changed in 0..pieces.len() {
-            let mut pieces = pieces.clone();
-            pieces[changed].1 = b"none";
-            assert_eq!(own.first_changed(&pieces).unwrap(), Some(pieces[changed].0));
-        }
-        assert!(own.first_changed(&[(0, b"none")]).is_err());
+    fn a_page_is_read_once_and_its_pieces_are_written_at_once() {
+        let mut here: Vec<u8> = (0..4 * PAGE).map(|at| at as u8 ^ (at >> 8) as u8).collect();
+        let start = (here.as_ptr() as u64).next_multiple_of(PAGE);
+        let first = (start - here.as_ptr() as u64) as usize;
+        let own = Memory::writable(std::process::id() as i32).unwrap();
+        let code = CodePages::of(&own);
+        assert!(code.has(start + 100, &here[first + 100..first + 9000]).unwrap());
+        assert!(!code.has(start + 4090, b"0123456789").unwrap());
+        assert!(code.has(0, b"none").is_err());
+        let between = here[first + 109];
+        // What changes later is not seen: the process must not run meanwhile.
+        here[first + 120] = b'?';
+        assert!(!code.has(start + 120, b"?").unwrap());
+        code.write(&[(start + 130, b"one"), (start + 110, b"two"), (start + 131, b"ther")])
+            .unwrap();
+        // Opaque to the compiler, as the kernel has written there.
+        let here = std::hint::black_box(&mut here);
+        assert_eq!(&here[first + 110..first + 113], b"two");
+        assert_eq!(&here[first + 130..first + 135], b"other");
+        assert_eq!(here[first + 109], between);
+        assert_ne!(here[first + 120], b'?', "between them are the bytes that were read");
+        assert!(code.has(start + 130, b"other").unwrap());
+        // A piece across two pages is written by itself, and its pages are read anew.
+        code.write(&[(start + PAGE - 2, b"edge")]).unwrap();
+        assert!(code.has(start + PAGE - 2, b"edge").unwrap());
     }
 }
