@@ -119,8 +119,7 @@ impl Track {
     /// Returns the error that a program cannot see when it mixes our answers with the kernel's: half of the cost of a
     /// read of the kernel's clock.
     pub(crate) fn promised_ns(&self) -> f64 {
-        self.half_width_ns()
-            .map_or(f64::INFINITY, |ns| ns.max(VISIBLE_NS))
+        self.half_width_ns().map_or(f64::INFINITY, |ns| ns.max(VISIBLE_NS))
     }
 
     /// Returns for how long after the last point the line is known to within `promised_ns`, in nanoseconds.

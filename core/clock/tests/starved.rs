@@ -186,6 +186,5 @@ fn a_publisher_that_is_preempted_in_its_first_samples_tells_no_clock_wrong() {
         }
         println!("interrupted {interrupted}, for {interrupted_for_ns} ns: worst {worst_ns:?} ns");
         assert!(worst_ns.iter().all(|ns| *ns <= 50), "{worst_ns:?}");
-        
     }
 }

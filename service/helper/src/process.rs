@@ -196,6 +196,15 @@ fn share_heap() {
     }
 }
 
+/// Gives back what a start needed of the heap: a helper may live for years, and there may be hundreds.
+pub fn trim_heap() {
+    // SAFETY: malloc_trim takes an integer.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Raises the resource limits (setrlimit(2)) to the hard ones: the soft ones are meant for the program. The helper uses
 /// little, but it may live for years, and would die of a limit of CPU time.
 fn raise_limits() {

@@ -301,6 +301,7 @@ impl Helper {
             return Ok(());
         }
         process::let_go_of_standard_error();
+        process::trim_heap();
         let mut log = Log::new(target);
         let is_needed = || {
             log.record_served(attendant.served(), false);

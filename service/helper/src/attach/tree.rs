@@ -121,6 +121,7 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
     .map_err(|e| format!("sendmsg: {e}"))?;
     // If it stayed open here, it would count as a process that maps it.
     drop(grant);
+    process::trim_heap();
     let mut log = Log::new(Target::read(pid));
     let serves = attendant.clone();
     let served = || serves.as_ref().map_or(0, |attendant| attendant.served());

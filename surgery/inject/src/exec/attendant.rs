@@ -170,11 +170,10 @@ impl Attendant {
         let mut held = Held::default();
         let mut idle_since = Instant::now();
         loop {
-            let until_end = self.keeper.get().map(|_| IDLE);
-            let Some(taken) = self.next(&mut held, until_end) else {
-                if until_end.is_some() && idle_since.elapsed() >= IDLE {
-                    self.idle.fetch_sub(1, Ordering::AcqRel);
-                    self.wake_keeper();
+            // The last one waits without an end.
+            let is_spare = self.keeper.get().is_some() || self.idle.load(Ordering::Acquire) > 1;
+            let Some(taken) = self.next(&mut held, is_spare.then_some(IDLE)) else {
+                if is_spare && idle_since.elapsed() >= IDLE && self.leave() {
                     return;
                 }
                 continue;
@@ -200,6 +199,18 @@ impl Attendant {
             }
             idle_since = Instant::now();
         }
+    }
+
+    /// Counts an idle thread off, unless it is the last one that waits for requests.
+    fn leave(&self) -> bool {
+        if self.keeper.get().is_some() {
+            self.idle.fetch_sub(1, Ordering::AcqRel);
+            return self.wake_keeper();
+        }
+        let without_this = |idle: usize| (idle > 1).then(|| idle - 1);
+        self.idle
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, without_this)
+            .is_ok()
     }
 
     /// Takes a request; without one, waits until one may be there, for `longest` at the longest.

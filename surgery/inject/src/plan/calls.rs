@@ -75,7 +75,13 @@ impl Calls {
 
     /// Returns the calls of these files of the process with this code and these mappings, through pages of thunks beside
     /// them.
-    pub fn plan(code: &CodePages<'_>, maps: &[Mapping], region: &RegionPlan, hook: &Hook, files: &[HookedFile]) -> Calls {
+    pub fn plan(
+        code: &CodePages<'_>,
+        maps: &[Mapping],
+        region: &RegionPlan,
+        hook: &Hook,
+        files: &[HookedFile],
+    ) -> Calls {
         let mut calls = Calls::at_most(region.journal.room());
         calls.taken = maps.to_vec();
         calls.reserve(region.at, region::SIZE_WITH_OWN_IMAGE);

@@ -51,7 +51,9 @@ pub fn write(tracee: &mut Tracee, code: &CodePages<'_>, records: &[Record]) -> R
     };
     let mut done = 0;
     for some in records.chunk_by(are_in_one_page) {
-        let pieces = some.iter().map(|Record { change, .. }| (change.address, &change.replacement[..]));
+        let pieces = some
+            .iter()
+            .map(|Record { change, .. }| (change.address, &change.replacement[..]));
         if let Err(e) = code.write(&pieces.collect::<Vec<_>>()) {
             revert(tracee, &records[..done])?;
             return Err(NotApplied::Sealed { why: e.to_string() });

@@ -99,7 +99,9 @@ impl<'a> CodePages<'a> {
         let ends_at = |(address, bytes): &(u64, &[u8])| address + bytes.len() as u64;
         let number = pieces.first().map_or(0, |piece| piece.0 / PAGE);
         if pieces.len() == 1 && ends_at(&pieces[0]) > (number + 1) * PAGE {
-            self.pages.borrow_mut().retain(|kept, _| *kept < number || *kept > ends_at(&pieces[0]) / PAGE);
+            self.pages
+                .borrow_mut()
+                .retain(|kept, _| *kept < number || *kept > ends_at(&pieces[0]) / PAGE);
             return self.memory.write(pieces[0].0, pieces[0].1);
         }
         let first = pieces.iter().map(|piece| piece.0).min().unwrap_or(0);
@@ -108,7 +110,8 @@ impl<'a> CodePages<'a> {
             for (address, bytes) in pieces {
                 page[(address % PAGE) as usize..][..bytes.len()].copy_from_slice(bytes);
             }
-            self.memory.write(first, &page[(first % PAGE) as usize..][..(last - first) as usize])
+            self.memory
+                .write(first, &page[(first % PAGE) as usize..][..(last - first) as usize])
         })?
     }
 
