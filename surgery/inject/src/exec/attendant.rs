@@ -23,8 +23,9 @@ const LATE_LOOKS: Duration = Duration::from_secs(1);
 /// Time after which a thread without a request ends, if another one waits for the next.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// Most threads that wait for requests; a thread that has answered one ends if there are as many.
-const MOST_IDLE: usize = 2;
+/// Most threads that wait for requests; a thread that has answered one ends if there are as many. A program that is executed
+/// asks twice in a row: with fewer, a thread would begin and end each time.
+const MOST_IDLE: usize = 3;
 
 /// Outcome of a program in which nothing could be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
