@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use fastpath_doctor::{PageFacts, Served, ServedPage};
+use fastpath_evidence::STALE;
 
 use super::metrics::{Family, Kind};
 
-/// Age of an anchor that no publisher leaves in force for so long, unless it was killed or stopped, or gets no CPU.
-const STALE: Duration = Duration::from_secs(2);
 /// State of a page, as its readers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

@@ -5,9 +5,15 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use fastpath_os::Mapping;
-use fastpath_page::{MAPPED_NAME, PAGE_SIZE, Page};
+use fastpath_page::{MAPPED_NAME, PAGE_SIZE, Page, Reader};
+
+use crate::counter;
+
+/// Age of an anchor that no publisher leaves in force for so long, unless it was killed or stopped, or gets no CPU.
+pub const STALE: Duration = Duration::from_secs(2);
 
 /// The contents of a page at one moment. A copy made in the middle of a refresh answers less, or nothing; the next is
 /// whole.
@@ -50,6 +56,15 @@ impl PageCopy {
         let mut bytes = [0; PAGE_SIZE];
         memory.read_exact_at(&mut bytes, address)?;
         Ok(PageCopy::from_bytes(&bytes))
+    }
+
+    /// Returns the age of the anchor in force; `None` without one, or where this process cannot read the counter.
+    pub fn age(&self) -> Option<Duration> {
+        let age_ns = |page: &Page| Reader::new(page).age_ns(counter::of_page(page)());
+        counter::is_readable()
+            .then(|| age_ns(self))
+            .flatten()
+            .map(Duration::from_nanos)
     }
 
     /// Makes a copy from bytes; `None` if they are not a page of this version.

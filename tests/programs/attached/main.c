@@ -332,8 +332,8 @@ static int count_descriptors(void) {
 }
 
 static void print_findings(const char *name, const struct findings *findings) {
-	printf("\"%s\":{\"reads\":%llu,\"violations\":%llu,\"worst_ns\":%lld,\"first_ms\":%lld,\"last_ms\":%lld},", name,
-	       findings->reads, findings->violations, findings->worst_ns, findings->first_ms, findings->last_ms);
+	printf("\"%s\":{\"reads\":%llu,\"violations\":%llu,\"worst_ns\":%lld,\"first_ms\":%lld,\"last_ms\":%lld},",
+	       name, findings->reads, findings->violations, findings->worst_ns, findings->first_ms, findings->last_ms);
 }
 
 /* Prints everything. Returns whether anything was wrong. */
@@ -359,7 +359,8 @@ static int report(void) {
 			oddities[o] += thread->oddities[o];
 		}
 	}
-	printf("{\"now_ms\":%lld,\"threads\":%d,\"mappings\":%d,\"descriptors\":%d,\"signals\":%llu,\"handled_eintr\":%llu,",
+	printf("{\"now_ms\":%lld,\"threads\":%d,\"mappings\":%d,\"descriptors\":%d,\"signals\":%llu,\"handled_eintr\":%"
+	       "llu,",
 	       findings_now_ms(), thread_count, mappings, descriptors, signals, handled_eintr);
 	print_findings("order", &order);
 	print_findings("truth", &truth);

@@ -77,7 +77,7 @@ fn a_c_library_that_was_loaded_again_is_reported() {
 }
 
 #[test]
-fn a_killed_publisher_is_shown_as_gone() {
+fn a_killed_publisher_is_shown_as_gone_and_attach_replaces_it() {
     let mut sleep = Command::new("sleep");
     sleep.arg("1000");
     let running = start(sleep);
@@ -93,6 +93,12 @@ fn a_killed_publisher_is_shown_as_gone() {
     wait_until("its end", || {
         read(running.pid()).is_some_and(|status| status["publisher_is_alive"] == false && status["is_fresh"] == false)
     });
+    wait_until("another publisher", || attach(running.pid()).status.success());
+    let other = read(running.pid()).expect("a process");
+    assert!(
+        other["publisher_is_alive"] == true && other["publisher"] != publisher,
+        "{other}"
+    );
     detach(running.pid()).expect_success();
     assert!(!running.pid().is_served());
 }

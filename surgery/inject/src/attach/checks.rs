@@ -5,7 +5,9 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
+use fastpath_evidence::{PageCopy, STALE};
 use fastpath_image::{Isa, Vdso};
+use fastpath_page::Reader;
 
 use super::listing;
 use super::refusal::{Answer, Refusal};
@@ -23,7 +25,7 @@ pub struct Target {
     /// Code of the kernel's vDSO there.
     pub vdso: Vec<u8>,
     pub vdso_base: u64,
-    /// Region that an earlier attach left, with nothing in force.
+    /// Region that an earlier attach left: with nothing in force, or with a page that nobody publishes.
     pub leftover: Option<Found>,
 }
 
@@ -116,13 +118,24 @@ pub fn may_attach(pid: i32) -> Answer<()> {
     look_at(pid).map(drop)
 }
 
+/// Returns whether the page of an attached process has no publisher: it was killed, or stopped, or gets no CPU. Clocks that
+/// a publisher withdrew will be served again.
+fn is_abandoned(pid: i32, maps: &[Mapping]) -> bool {
+    let Ok(Some(page)) = PageCopy::of_mappings(pid as u32, maps) else {
+        return false;
+    };
+    page.age().is_some_and(|age| age > STALE) && Reader::new(&page).stats().withdrawn_reason.is_none()
+}
+
 /// Makes the checks that a tracer may make too, and returns what they found.
 pub fn look_at(pid: i32) -> Answer<Target> {
     let maps = maps::read(pid)?;
     let is_page = |m: &Mapping| m.is_memory("/memfd:fastpath-page");
     let leftover = match find(pid, &maps)? {
         Some(found) if found.journal.state == JournalState::Kept => return Err(Refusal::UnderRun),
-        Some(found) if found.is_in_force()? => return Err(Refusal::AttachedAlready { pid }),
+        Some(found) if found.is_in_force()? && !is_abandoned(pid, &maps) => {
+            return Err(Refusal::AttachedAlready { pid });
+        }
         // Only its publisher can write a page.
         None if maps.iter().any(|m| is_page(m) && m.writable) => return Err(Refusal::Publisher),
         None if maps.iter().any(is_page) => return Err(Refusal::UnderRun),

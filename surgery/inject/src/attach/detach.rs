@@ -41,7 +41,7 @@ pub fn detach(pid: i32, last_resort: LastResort) -> Answer<Detached> {
     })
 }
 
-fn detach_held(session: &Session<'_>) -> Answer<Detached> {
+pub(super) fn detach_held(session: &Session<'_>) -> Answer<Detached> {
     let pid = session.pid();
     let maps = maps::read(pid)?;
     let Some(found) = find(pid, &maps)? else {

@@ -112,7 +112,10 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
         target = checks::look_at(pid)?;
     }
     if let Some(leftover) = target.leftover.take() {
-        detach::clear(session, &leftover)?;
+        match leftover.is_in_force()? {
+            true => detach::detach_held(session).map(drop)?,
+            false => detach::clear(session, &leftover)?,
+        }
         target = checks::look_at(pid)?;
     }
     let own_scans = Cache::default();
