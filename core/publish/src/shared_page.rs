@@ -24,7 +24,7 @@ const F_SEAL_EXEC: libc::c_int = 0x20;
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 /// Mode of the file: not even its owner opens it for writing by accident.
 const OWNER_ONLY: u32 = 0o400;
-/// The file's mode while [`SharedPage::take_up`] opens it for writing. A publisher that is killed in between leaves it.
+/// The file's mode while [`SharedPage::adopt`] opens it for writing. A publisher that is killed in between leaves it.
 const TAKING_UP: u32 = 0o600;
 
 /// Offset of the page's keeper.
@@ -62,7 +62,7 @@ impl SharedPage {
     }
 
     /// Makes an unseeded page, of memory with this name. With a keeper, it outlives this process: another process of this
-    /// user with the same keeper can [`SharedPage::take_up`] it. Instead of a seal the file's mode keeps others from
+    /// user with the same keeper can [`SharedPage::adopt`] it. Instead of a seal the file's mode keeps others from
     /// writing: only its owner may open it, and others get descriptors for reading.
     pub fn create_as(name: &CStr, keeper: Option<u64>) -> io::Result<SharedPage> {
         let file = memory(name)?;
@@ -81,7 +81,7 @@ impl SharedPage {
 
     /// Takes over a page with a keeper that lost its publisher. `file` is open for reading.
     /// A page of another keeper is left unchanged: that keeper's next publisher may take it over.
-    pub fn take_up(file: &File, keeper: u64) -> Result<SharedPage, NotAPage> {
+    pub fn adopt(file: &File, keeper: u64) -> Result<SharedPage, NotAPage> {
         let about = file.metadata()?;
         // SAFETY: fcntl without an argument accesses no memory.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
@@ -227,10 +227,10 @@ mod tests {
 
     /// Takes over the page, with retries: a child that another test forks shares the lock of the page's publisher until
     /// its exec, or its end.
-    fn taken_up_at_last(reader: &File) -> Option<SharedPage> {
+    fn adopted_at_last(reader: &File) -> Option<SharedPage> {
         let attempts = (0..60_000).map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));
-            SharedPage::take_up(reader, KEEPER_HERE).ok()
+            SharedPage::adopt(reader, KEEPER_HERE).ok()
         });
         attempts.flatten().next()
     }
@@ -243,9 +243,9 @@ mod tests {
         let reader = File::from(page.reader().unwrap());
         drop(page);
         // Another keeper's publisher leaves it unchanged and unlocked.
-        let by_another = SharedPage::take_up(&reader, KEEPER_HERE + 1);
+        let by_another = SharedPage::adopt(&reader, KEEPER_HERE + 1);
         assert!(matches!(by_another, Err(NotAPage::Foreign)));
-        let page = taken_up_at_last(&reader).unwrap();
+        let page = adopted_at_last(&reader).unwrap();
         assert_eq!(
             fastpath_page::Reader::new(page.page()).stats().withdrawn_reason,
             Some(fastpath_page::Reason::Warp)
@@ -268,7 +268,7 @@ mod tests {
         seal(&file, SEALS).unwrap();
         let reader = File::open(fastpath_os::path_of(&file)).unwrap();
         drop(file);
-        assert!(taken_up_at_last(&reader).is_some());
+        assert!(adopted_at_last(&reader).is_some());
     }
 
     #[test]
@@ -278,7 +278,7 @@ mod tests {
         let reader = File::from(page.reader().unwrap());
         page.file.set_permissions(Permissions::from_mode(TAKING_UP)).unwrap();
         drop(page);
-        assert!(taken_up_at_last(&reader).is_some());
+        assert!(adopted_at_last(&reader).is_some());
         assert_eq!(reader.metadata().unwrap().mode() & 0o7777, OWNER_ONLY);
     }
 
@@ -287,16 +287,13 @@ mod tests {
         let page = SharedPage::create_as(MEMFD_NAME, Some(KEEPER_HERE)).unwrap();
         page.writer().init(&fastpath_page::Init::default());
         let reader = File::from(page.reader().unwrap());
-        assert!(matches!(
-            SharedPage::take_up(&reader, KEEPER_HERE),
-            Err(NotAPage::Io(_))
-        ));
+        assert!(matches!(SharedPage::adopt(&reader, KEEPER_HERE), Err(NotAPage::Io(_))));
         drop(page);
-        assert!(taken_up_at_last(&reader).is_some());
+        assert!(adopted_at_last(&reader).is_some());
     }
 
     #[test]
-    fn what_no_publisher_made_is_not_taken_up() {
+    fn what_no_publisher_made_is_not_adopted() {
         let sealed_otherwise = SharedPage::create().unwrap();
         sealed_otherwise.writer().init(&fastpath_page::Init::default());
         let unfinished = SharedPage::create_as(MEMFD_NAME, Some(KEEPER_HERE)).unwrap();
@@ -308,9 +305,9 @@ mod tests {
             .unwrap();
         for page in [sealed_otherwise, unfinished, open_to_others] {
             let reader = File::from(page.reader().unwrap());
-            assert!(SharedPage::take_up(&reader, KEEPER_HERE).is_err());
+            assert!(SharedPage::adopt(&reader, KEEPER_HERE).is_err());
         }
-        assert!(SharedPage::take_up(&memory(MEMFD_NAME).unwrap(), KEEPER_HERE).is_err());
+        assert!(SharedPage::adopt(&memory(MEMFD_NAME).unwrap(), KEEPER_HERE).is_err());
     }
 
     #[test]

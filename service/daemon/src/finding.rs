@@ -3,7 +3,7 @@
 //!
 //! A name in /proc/PID/maps proves nothing: a file of any file system may have it, and opening one of FUSE waits for
 //! its server. Only memory of the kernel's own (memfd_create(2)), which its device identifies, is opened, and without
-//! waiting for leases on it. [`SharedPage::take_up`] checks the rest.
+//! waiting for leases on it. [`SharedPage::adopt`] checks the rest.
 
 use std::fs::File;
 use std::io;
@@ -148,7 +148,7 @@ fn of_process(pid: i32, maps: &[Mapping], name: &str, keeper: u64) -> Option<Fou
             return None;
         }
     };
-    let page = match SharedPage::take_up(&page, keeper) {
+    let page = match SharedPage::adopt(&page, keeper) {
         Ok(page) => page,
         Err(NotAPage::Contents(error @ PageError::Abi { .. })) => {
             let what =

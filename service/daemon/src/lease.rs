@@ -103,12 +103,12 @@ mod tests {
         page.writer().init(&fastpath_publish::host::init::of_this_host());
         let reader = File::from(page.reader().unwrap());
         drop(page);
-        let mut taken_up = None;
+        let mut adopted = None;
         until(|| {
-            taken_up = SharedPage::take_up(&reader, 1).ok();
-            taken_up.is_some()
+            adopted = SharedPage::adopt(&reader, 1).ok();
+            adopted.is_some()
         });
-        let page = taken_up.expect("it was taken up");
+        let page = adopted.expect("it was adopted");
         assert!(is_page_read(&page));
         drop(reader);
         until(|| !is_page_read(&page));

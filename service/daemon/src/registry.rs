@@ -176,7 +176,7 @@ impl Registry {
     }
 
     /// Continues to publish a page whose daemon has ended. The page itself records which clocks it answers.
-    pub(crate) fn take_up(&mut self, found: Found, offsets: Offsets) -> io::Result<()> {
+    pub(crate) fn adopt(&mut self, found: Found, offsets: Offsets) -> io::Result<()> {
         let Found { owner, page, lease } = found;
         let account = owner.account;
         let reader = Reader::new(page.page());
@@ -331,7 +331,7 @@ impl Entry {
     }
 }
 
-/// Makes a page. The next daemon can take up root's pages, because no other user may open them. The processes of
+/// Makes a page. The next daemon can adopt root's pages, because no other user may open them. The processes of
 /// another user's daemon are that user's own, so a seal has to keep them from writing, and it also keeps the next
 /// daemon from it.
 fn new_page(name: &CStr, keeper: u64) -> io::Result<SharedPage> {

@@ -175,7 +175,7 @@ impl Server {
             return Ok(false);
         }
         if ready.contains(&FINDER) {
-            self.take_up_found();
+            self.adopt_found();
         }
         self.serve_those(ready.iter().copied().filter(|number| *number < FINDER));
         if ready.contains(&LISTENER) {
@@ -308,7 +308,7 @@ impl Server {
         }
     }
 
-    fn take_up_found(&mut self) {
+    fn adopt_found(&mut self) {
         for found in self.finder.take() {
             let pid = found.owner.process.pid;
             let taken = found
@@ -316,7 +316,7 @@ impl Server {
                 .process
                 .offsets()
                 .map_err(|refusal| refusal.sentence)
-                .and_then(|offsets| self.state.registry.take_up(found, offsets).map_err(|e| e.to_string()));
+                .and_then(|offsets| self.state.registry.adopt(found, offsets).map_err(|e| e.to_string()));
             match taken {
                 Ok(()) => say(Priority::Notice, format_args!("process {pid}'s page is kept again")),
                 Err(why) => say(

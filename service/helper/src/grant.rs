@@ -218,7 +218,7 @@ mod tests {
         assert_ne!(refreshes(&grant.page), 0, "it is never published");
         // 0 is the mark of a page that no daemon made.
         for keeper in [0, 1] {
-            assert!(SharedPage::take_up(&File::from(grant.page.try_clone().unwrap()), keeper).is_err());
+            assert!(SharedPage::adopt(&File::from(grant.page.try_clone().unwrap()), keeper).is_err());
         }
     }
 }
