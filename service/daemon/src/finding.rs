@@ -63,7 +63,7 @@ impl AsFd for Finder {
     }
 }
 
-/// Limit of pages that are found and not yet taken up.
+/// Limit of pages that are found and not yet adopted.
 const UNREAD: usize = 64;
 /// A process answers within a millisecond, on a busy machine later.
 const BOUNDS: Bounds = Bounds {
@@ -126,7 +126,7 @@ fn account_of(pid: i32) -> Option<Account> {
 }
 
 /// Returns the page that a process maps by this name, if it is this keeper's and no daemon keeps it. A page that several
-/// processes map is taken up with the first of them: for the others it is locked.
+/// processes map is adopted with the first of them: for the others it is locked.
 fn of_process(pid: i32, maps: &[Mapping], name: &str, keeper: u64) -> Option<Found> {
     let page = maps.iter().find(|mapping| mapping.is_memory(name))?;
     let mailbox = maps
