@@ -29,14 +29,14 @@ pub(crate) fn seccomp_allows_surgery() -> Result<Trial, String> {
     })
 }
 
-/// Returns why 32-bit programs must be left alone; only x86-64 kernels serve both kinds.
+/// Returns why 32-bit programs must be left alone. Their calls are tried on x86-64 only.
 fn refuses_32_bit() -> Option<String> {
     #[cfg(target_arch = "x86_64")]
     return try_in_child(i386::try_calls, &i386::CALLS)
         .err()
         .map(|why| format!("for 32-bit programs {why}"));
     #[cfg(not(target_arch = "x86_64"))]
-    None
+    Some("this process has a seccomp filter, under which no call of a 32-bit program was tried".into())
 }
 
 /// Runs `calls` in a child; their error is the number, from 1, of the call that failed.

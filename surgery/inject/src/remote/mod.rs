@@ -314,7 +314,11 @@ impl<'t> RemoteCalls<'t> {
                     return Ok(None);
                 }
                 Some(Stop::Syscall) => match self.tracee.leaving_call()? {
-                    Some(left) if left.pc == self.after_call() => return Ok(Some(left.result)),
+                    Some(left) if left.pc == self.after_call() => {
+                        // An AArch64 kernel shows the result of a 32-bit program with its sign.
+                        let word = u64::MAX >> (64 - 8 * self.abi.word());
+                        return Ok(Some(left.result.map(|result| result & word)));
+                    }
                     _ => {}
                 },
                 Some(Stop::Interrupt | Stop::Group) if was_asked && self.tracee.registers()?.pc() == registers.pc() => {

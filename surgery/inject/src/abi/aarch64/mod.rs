@@ -1,5 +1,6 @@
 //! Programs for AArch64, and how its kernel shows them.
 
+mod arm;
 mod registers;
 pub mod sites;
 
@@ -9,14 +10,18 @@ use fastpath_image::Isa;
 
 use super::{Abi, Call, Hook};
 
-/// Returns the ABI of the program whose registers these are: a 32-bit program has none here.
-pub fn for_registers(_registers: &Registers) -> &'static dyn Abi {
-    &AARCH64
+/// Returns the ABI of the program whose registers these are.
+pub fn for_registers(registers: &Registers) -> &'static dyn Abi {
+    if registers.is_32_bit { &arm::ARM } else { &AARCH64 }
 }
 
-/// Returns the ABI of programs for this instruction set, if it is served.
+/// Returns the ABI of programs for this instruction set, if such a kernel starts them.
 pub fn of_isa(isa: Isa) -> Option<&'static dyn Abi> {
-    (isa == Isa::Aarch64).then_some(&AARCH64 as &dyn Abi)
+    match isa {
+        Isa::Aarch64 => Some(&AARCH64),
+        Isa::Arm => Some(&arm::ARM),
+        _ => None,
+    }
 }
 
 /// Largest distance of a region from the vDSO: well within the reach of a jump, 128 MiB.

@@ -18,13 +18,21 @@ const NT_ARM_SYSTEM_CALL: usize = 0x404;
 /// unchanged.
 pub const WAITS_ON_FUTEX: &[i64] = &[libc::SYS_futex, libc::SYS_restart_syscall];
 
-/// General registers of a 64-bit thread.
+/// What the kernel shows of a 32-bit thread: r0 to r15, and cpsr. The last word, orig_r0, is left to the kernel.
+const WORDS_OF_32_BIT: usize = 18;
+const CPSR: usize = 16;
+/// r13 to r15.
+const SP: usize = 13;
+const PC: usize = 15;
+
+/// General registers of a thread. Those of a 32-bit one are in the registers that have them in the CPU too (Arm ARM, D1.20.1).
 ///
-/// At a stop for the entry or the exit of a system call, x7 reads as 0 or 1: the kernel uses it to report which, and
+/// At a stop for the entry or the exit of a system call, x7 (r12 of a 32-bit thread) reads as 0 or 1: the kernel uses it to report which, and
 /// restores its own value when the thread goes on, whatever was written (arch/arm64/kernel/ptrace.c, report_syscall).
 #[derive(Debug, Clone, Copy)]
 pub struct Registers {
     pub(super) general: libc::user_regs_struct,
+    pub(super) is_32_bit: bool,
     system_call: i32,
 }
 
@@ -35,17 +43,29 @@ impl Registers {
         // SAFETY: registers are plain integers, all of which may be zero.
         let bytes = unsafe { as_bytes(general.assume_init_mut()) };
         let whole = bytes.len();
-        if regset(pid, libc::PTRACE_GETREGSET, NT_PRSTATUS, bytes)? != whole {
-            // A regset of 18 words is what the kernel shows of a 32-bit thread.
+        let size = regset(pid, libc::PTRACE_GETREGSET, NT_PRSTATUS, bytes)?;
+        let is_32_bit = size == 4 * WORDS_OF_32_BIT;
+        if !is_32_bit && size != whole {
             return Err(Error::Unsupported(
-                "it is a 32-bit program, which is not served on AArch64".into(),
+                "the kernel shows its registers in an unknown form".into(),
             ));
         }
         let mut system_call = [0; 4];
         regset(pid, libc::PTRACE_GETREGSET, NT_ARM_SYSTEM_CALL, &mut system_call)?;
+        // SAFETY: initialised above, by zeroed and by the kernel.
+        let mut general = unsafe { general.assume_init() };
+        if is_32_bit {
+            let bytes = as_bytes(&mut general);
+            let words: [u64; CPSR + 1] = std::array::from_fn(|i| {
+                let word = &bytes[4 * i..4 * i + 4];
+                u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]]))
+            });
+            (general.pc, general.pstate, general.sp) = (words[PC], words[CPSR], 0);
+            general.regs = std::array::from_fn(|i| if i < PC { words[i] } else { 0 });
+        }
         Ok(Registers {
-            // SAFETY: initialised above, by zeroed and by the kernel.
-            general: unsafe { general.assume_init() },
+            general,
+            is_32_bit,
             system_call: i32::from_ne_bytes(system_call),
         })
     }
@@ -53,7 +73,12 @@ impl Registers {
     /// Sets the thread's registers.
     pub fn apply(&self, pid: Pid) -> Result<()> {
         let mut general = self.general;
-        regset(pid, libc::PTRACE_SETREGSET, NT_PRSTATUS, as_bytes(&mut general)).map(drop)
+        if !self.is_32_bit {
+            return regset(pid, libc::PTRACE_SETREGSET, NT_PRSTATUS, as_bytes(&mut general)).map(drop);
+        }
+        let words = general.regs[..PC].iter().chain([&general.pc, &general.pstate]);
+        let mut bytes: Vec<u8> = words.flat_map(|word| (*word as u32).to_ne_bytes()).collect();
+        regset(pid, libc::PTRACE_SETREGSET, NT_PRSTATUS, &mut bytes).map(drop)
     }
 
     /// Returns the program counter.
@@ -63,12 +88,18 @@ impl Registers {
 
     /// Returns the stack pointer.
     pub fn sp(&self) -> u64 {
-        self.general.sp
+        match self.is_32_bit {
+            true => self.general.regs[SP],
+            false => self.general.sp,
+        }
     }
 
     /// Changes the stack pointer.
     pub fn set_sp(&mut self, sp: u64) {
-        self.general.sp = sp;
+        match self.is_32_bit {
+            true => self.general.regs[SP] = sp,
+            false => self.general.sp = sp,
+        }
     }
 
     /// Returns the number of the system call that the thread is in.
@@ -120,6 +151,7 @@ impl Registers {
         Registers {
             // SAFETY: registers are plain integers, for which all-zero bytes are valid.
             general: unsafe { std::mem::zeroed() },
+            is_32_bit: false,
             system_call: -1,
         }
     }

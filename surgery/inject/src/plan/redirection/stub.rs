@@ -49,9 +49,9 @@ impl Redirection {
         entry: &EntryPoint<'_>,
         target: u64,
     ) -> Result<u64, String> {
-        let end_of_file = match isa {
-            Isa::I386 => end_of_file::<FileHeader32<Little>>(entry.code),
-            _ => end_of_file::<FileHeader64<Little>>(entry.code),
+        let end_of_file = match isa.is_64() {
+            false => end_of_file::<FileHeader32<Little>>(entry.code),
+            true => end_of_file::<FileHeader64<Little>>(entry.code),
         };
         let free_from = end_of_file.ok_or("the end of its vDSO's file is unknown")? as usize;
         let patches = self
