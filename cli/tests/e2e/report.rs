@@ -24,10 +24,14 @@ impl Made {
         finish(measure).expect_success();
         let text = std::fs::read_to_string(&file).expect("the data");
         assert_eq!(text.lines().count(), 1);
-        Made {
-            directory,
-            data: serde_json::from_str(&text).expect("JSON"),
-        }
+        let mut data: Value = serde_json::from_str(&text).expect("JSON");
+        // A program that reads much, with names as long as they get.
+        let row = &mut data["hosts"][0]["trace"]["rows"][0];
+        row["calls_per_second"] = json!(1_279_793.0);
+        row["comm"] = json!("misuse-9bffea1b");
+        row["program"] = json!("/srv/target/release/deps/misuse-9bffea1bdb99d0ab");
+        row["clock"] = json!("MONOTONIC_COARSE");
+        Made { directory, data }
     }
 
     fn path(&self, name: &str) -> PathBuf {
