@@ -9,8 +9,7 @@
 struct findings {
 	unsigned long long reads, violations;
 	long long worst_ns;
-	/* When the first and the last were seen, by MONOTONIC: a fault at the start has another cause than one later.
-	 */
+	/* When the first and the last were seen, by MONOTONIC: a fault at the start has a cause of its own. */
 	long long first_ms, last_ms;
 };
 

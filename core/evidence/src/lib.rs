@@ -30,7 +30,7 @@ use crate::counter::Features;
 pub use drift::Drift;
 pub use kernels_clock::{CLOCKSOURCE, KernelsClock, SUSPENDS, kernel_file};
 pub use offsets::{Offsets, Unsolvable};
-pub use page_copy::{PageCopy, STALE};
+pub use page_copy::{PageCopy, STALE, age_of};
 pub use pair::Pair;
 pub use patrol::Patrol;
 pub use pause::pause;

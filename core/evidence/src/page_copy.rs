@@ -15,6 +15,12 @@ use crate::counter;
 /// Age of an anchor that no publisher leaves in force for so long, unless it was killed or stopped, or gets no CPU.
 pub const STALE: Duration = Duration::from_secs(2);
 
+/// Returns the age of a page's anchor in force; `None` without one, or where this process cannot read the counter.
+pub fn age_of(page: &Page) -> Option<Duration> {
+    let age_ns = || Reader::new(page).age_ns(counter::of_page(page)());
+    counter::is_readable().then(age_ns).flatten().map(Duration::from_nanos)
+}
+
 /// The contents of a page at one moment. A copy made in the middle of a refresh answers less, or nothing; the next is
 /// whole.
 pub struct PageCopy(Box<Page>);
@@ -46,7 +52,7 @@ impl PageCopy {
 
     /// Returns whether these are the mappings of a publisher, which maps its page as well, to write it.
     pub fn is_published_in(maps: &[Mapping]) -> bool {
-        let is_written = |mapping: &Mapping| mapping.name.starts_with(MAPPED_NAME) && mapping.writable;
+        let is_written = |mapping: &Mapping| mapping.is_memory(MAPPED_NAME) && mapping.writable;
         maps.iter().any(is_written)
     }
 
@@ -56,15 +62,6 @@ impl PageCopy {
         let mut bytes = [0; PAGE_SIZE];
         memory.read_exact_at(&mut bytes, address)?;
         Ok(PageCopy::from_bytes(&bytes))
-    }
-
-    /// Returns the age of the anchor in force; `None` without one, or where this process cannot read the counter.
-    pub fn age(&self) -> Option<Duration> {
-        let age_ns = |page: &Page| Reader::new(page).age_ns(counter::of_page(page)());
-        counter::is_readable()
-            .then(|| age_ns(self))
-            .flatten()
-            .map(Duration::from_nanos)
     }
 
     /// Makes a copy from bytes; `None` if they are not a page of this version.

@@ -2,7 +2,7 @@
 
 use super::facts::PageFacts;
 use super::root::Root;
-use fastpath_evidence::{PageCopy, Residuals};
+use fastpath_evidence::{PageCopy, Residuals, age_of};
 use fastpath_image::{Image, Isa, Vdso};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
@@ -112,7 +112,7 @@ fn of_page(page: &Page) -> PageFacts {
                 .collect(),
         ),
         is_without_vdso: None,
-        age_ns: counter::usable().then(|| reader.age_ns(counter_of_page())).flatten(),
+        age_ns: age_of(page).map(|age| age.as_nanos() as u64),
         refreshes: Some(stats.refreshes),
         residual_ns: Some(stats.residual_ns),
         publisher_pid: Some(stats.publisher_pid),

@@ -359,9 +359,9 @@ static int report(void) {
 			oddities[o] += thread->oddities[o];
 		}
 	}
-	printf("{\"now_ms\":%lld,\"threads\":%d,\"mappings\":%d,\"descriptors\":%d,\"signals\":%llu,\"handled_eintr\":%"
-	       "llu,",
-	       findings_now_ms(), thread_count, mappings, descriptors, signals, handled_eintr);
+	printf("{\"now_ms\":%lld,", findings_now_ms());
+	printf("\"threads\":%d,\"mappings\":%d,\"descriptors\":%d,\"signals\":%llu,\"handled_eintr\":%llu,",
+	       thread_count, mappings, descriptors, signals, handled_eintr);
 	print_findings("order", &order);
 	print_findings("truth", &truth);
 	print_findings("in_handlers", &in_handlers);

@@ -88,9 +88,13 @@ pub trait Abi: Sync {
     /// Returns the number of a system call.
     fn number(&self, call: Call) -> u64;
 
-    /// Returns how mmap's last argument states an offset in bytes.
+    /// Returns how mmap's last argument states an offset in bytes: mmap2, of 32-bit programs, counts in units of 4 KiB,
+    /// whatever the size of a page.
     fn mmap_offset(&self, bytes: u64) -> u64 {
-        bytes
+        match self.word() {
+            4 => bytes / 4096,
+            _ => bytes,
+        }
     }
 
     /// Returns the system call instruction that works at any address.
@@ -138,5 +142,7 @@ pub trait Abi: Sync {
 
     /// Returns the thunk at `at` for AT_SYSINFO, in an ABI whose C libraries make their system calls through that
     /// address: it calls the hook's `door` and goes on to `next`. `None`: the calls are found by their sites.
-    fn sysinfo_thunk(&self, at: u64, door: u64, next: u64) -> Option<Vec<u8>>;
+    fn sysinfo_thunk(&self, _at: u64, _door: u64, _next: u64) -> Option<Vec<u8>> {
+        None
+    }
 }

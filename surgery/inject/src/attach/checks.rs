@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use fastpath_evidence::{PageCopy, STALE};
+use fastpath_evidence::{PageCopy, STALE, age_of};
 use fastpath_image::{Isa, Vdso};
 use fastpath_page::Reader;
 
@@ -124,21 +124,20 @@ fn is_abandoned(pid: i32, maps: &[Mapping]) -> bool {
     let Ok(Some(page)) = PageCopy::of_mappings(pid as u32, maps) else {
         return false;
     };
-    page.age().is_some_and(|age| age > STALE) && Reader::new(&page).stats().withdrawn_reason.is_none()
+    age_of(&page).is_some_and(|age| age > STALE) && Reader::new(&page).stats().withdrawn_reason.is_none()
 }
 
 /// Makes the checks that a tracer may make too, and returns what they found.
 pub fn look_at(pid: i32) -> Answer<Target> {
     let maps = maps::read(pid)?;
-    let is_page = |m: &Mapping| m.is_memory("/memfd:fastpath-page");
     let leftover = match find(pid, &maps)? {
         Some(found) if found.journal.state == JournalState::Kept => return Err(Refusal::UnderRun),
         Some(found) if found.is_in_force()? && !is_abandoned(pid, &maps) => {
             return Err(Refusal::AttachedAlready { pid });
         }
         // Only its publisher can write a page.
-        None if maps.iter().any(|m| is_page(m) && m.writable) => return Err(Refusal::Publisher),
-        None if maps.iter().any(is_page) => return Err(Refusal::UnderRun),
+        None if PageCopy::is_published_in(&maps) => return Err(Refusal::Publisher),
+        None if PageCopy::mapping(&maps).is_some() => return Err(Refusal::UnderRun),
         found => found,
     };
     let is_vdso = |m: &&Mapping| m.name == "[vdso]";

@@ -4,6 +4,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use fastpath_evidence::PageCopy;
+
 use super::calling_thread::with_calls;
 use super::checks;
 use super::execs;
@@ -46,11 +48,9 @@ pub(super) fn detach_held(session: &Session<'_>) -> Answer<Detached> {
     let maps = maps::read(pid)?;
     let Some(found) = find(pid, &maps)? else {
         leftovers::clear(session)?;
-        let is_served = maps.iter().any(|m| m.is_memory("/memfd:fastpath-page"));
-        return Err(if is_served {
-            Refusal::UnderRun
-        } else {
-            Refusal::NotAttached
+        return Err(match PageCopy::mapping(&maps) {
+            Some(_) => Refusal::UnderRun,
+            None => Refusal::NotAttached,
         });
     };
     if found.journal.state == JournalState::Kept {

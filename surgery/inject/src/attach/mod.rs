@@ -131,7 +131,7 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     let seen = Seen {
         pid,
         maps: &target.maps,
-        code: &CodePages::of(&memory),
+        code: &CodePages::new(&memory),
         scans: config.children.unwrap_or(&own_scans),
     };
     let is_wanted = |site: &Site| config.children.is_some() || may_enter_namespaces(site);

@@ -97,7 +97,7 @@ fn require_execs(calls: &Calls, config: &InjectionConfig, hook: &Hook) -> Result
     for file in libraries.filter_map(|mapping| hooked_file(own, &config.scans, &maps, mapping)) {
         let at = file.loaded.saturating_sub(PAGE);
         let mut page = ThunkPage::new(at, vec![0; PAGE as usize]);
-        here.add(&CodePages::of(&memory), &file, &mut page, doors(hook, at));
+        here.add(&CodePages::new(&memory), &file, &mut page, doors(hook, at));
     }
     let why = calls.changed_by_others.as_ref().or(here.changed_by_others.as_ref());
     why.map_or(Ok(()), |why| Err(Error::Unsupported(why.clone())))
@@ -135,7 +135,7 @@ pub fn install(
     let mut region = program.plan(config, program.place()?)?;
     let stays = region.put_slow_path()?;
     let memory = tracee.memory()?;
-    let code = CodePages::of(&memory);
+    let code = CodePages::new(&memory);
     if let Some((base, bytes)) = &program.vdso {
         code.add(*base, bytes);
     }
@@ -179,7 +179,13 @@ pub fn install(
     let has_tail = |mapping: &&Mapping| !(config.without_vdso && mapping.name == "[vdso]");
     let maps: Vec<Mapping> = program.maps.iter().filter(has_tail).cloned().collect();
     remote::at_exec(tracee, &maps, reserve, end, |calls| {
-        perform(calls, &region, &code, &stays, &start.stack)?;
+        region.map(calls)?;
+        let done = put_in_force(calls, &region, &code, &stays, &start.stack);
+        if done.is_err() {
+            // A failure here leaves an unused part behind, never an incorrect one.
+            let _ = mapping::unmap(calls, region.plan.region.at);
+        }
+        done?;
         if let Some((at, arguments)) = start.linker {
             calls.set_start(at, arguments);
         }
@@ -194,25 +200,9 @@ pub fn install(
     })
 }
 
-/// Maps the region, then makes the changes that put it in force, then sets the initial stack `stack`. On an error the
-/// program's memory is as it was, but for what `stays`, to which nothing refers then.
-fn perform(
-    calls: &mut RemoteCalls<'_>,
-    region: &Region<'_>,
-    code: &CodePages<'_>,
-    stays: &[Record],
-    stack: &InitialStack,
-) -> Result<()> {
-    region.map(calls)?;
-    let done = put_in_force(calls, region, code, stays, stack);
-    if done.is_err() {
-        // A failure here leaves an unused part behind, never an incorrect one.
-        let _ = mapping::unmap(calls, region.plan.region.at);
-    }
-    done
-}
-
-/// Each change leaves a program that works, because the region is complete: the order does not matter.
+/// Makes the changes that put a region in force, then sets the initial stack `stack`. Each change leaves a program that works,
+/// because the region is complete: the order does not matter. On an error the program's memory is as it was, but for what
+/// `stays`, to which nothing refers then.
 fn put_in_force(
     calls: &mut RemoteCalls<'_>,
     region: &Region<'_>,
@@ -443,7 +433,7 @@ pub fn install_in_libraries(
         let mut page = ThunkPage::new(at, memory.bytes(at, PAGE as usize)?);
         let used = page.used;
         let mut calls = Calls::at_most(journal.room());
-        let code = CodePages::of(&memory);
+        let code = CodePages::new(&memory);
         calls.add(&code, &file, &mut page, doors(hook, region));
         if is_rescued && let Some(file) = RescuedFile::scan(pid, maps, mapping, &config.scans) {
             let routines = rescued_calls::routines_of(&memory, abi.isa(), hook, region);

@@ -30,7 +30,7 @@ pub enum NotApplied {
 /// Makes all changes, or none.
 pub fn apply(tracee: &mut Tracee, records: &[Record]) -> Result<(), NotApplied> {
     let memory = tracee.memory()?;
-    let code = CodePages::of(&memory);
+    let code = CodePages::new(&memory);
     for Record { change, .. } in records {
         if !code.has(change.address, &change.original)? {
             return Err(NotApplied::Changed {

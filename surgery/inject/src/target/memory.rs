@@ -64,7 +64,7 @@ pub struct CodePages<'a> {
 
 impl<'a> CodePages<'a> {
     /// Returns no pages yet.
-    pub fn of(memory: &'a Memory) -> CodePages<'a> {
+    pub fn new(memory: &'a Memory) -> CodePages<'a> {
         CodePages {
             memory,
             pages: RefCell::default(),
@@ -184,7 +184,7 @@ mod tests {
         let start = (here.as_ptr() as u64).next_multiple_of(PAGE);
         let first = (start - here.as_ptr() as u64) as usize;
         let own = Memory::writable(std::process::id() as i32).unwrap();
-        let code = CodePages::of(&own);
+        let code = CodePages::new(&own);
         assert!(code.has(start + 100, &here[first + 100..first + 9000]).unwrap());
         assert!(!code.has(start + 4090, b"0123456789").unwrap());
         assert!(code.has(0, b"none").is_err());

@@ -50,11 +50,6 @@ impl Abi for Arm {
         }
     }
 
-    /// mmap2 counts in units of 4 KiB, whatever the size of a page.
-    fn mmap_offset(&self, bytes: u64) -> u64 {
-        bytes / 4096
-    }
-
     fn system_call(&self) -> &'static [u8] {
         // svc #0, T32
         &[0x00, 0xdf]
@@ -99,10 +94,6 @@ impl Abi for Arm {
 
     fn hook(&self) -> Option<&'static Hook> {
         Some(&HOOK)
-    }
-
-    fn sysinfo_thunk(&self, _at: u64, _door: u64, _next: u64) -> Option<Vec<u8>> {
-        None
     }
 }
 

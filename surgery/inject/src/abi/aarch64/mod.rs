@@ -84,10 +84,6 @@ impl Abi for Aarch64 {
     fn hook(&self) -> Option<&'static Hook> {
         HOOK.as_ref()
     }
-
-    fn sysinfo_thunk(&self, _at: u64, _door: u64, _next: u64) -> Option<Vec<u8>> {
-        None
-    }
 }
 
 #[cfg(test)]

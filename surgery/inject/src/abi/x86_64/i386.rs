@@ -47,11 +47,6 @@ impl Abi for I386 {
         }
     }
 
-    /// mmap2 counts in pages.
-    fn mmap_offset(&self, bytes: u64) -> u64 {
-        bytes / 4096
-    }
-
     fn system_call(&self) -> &'static [u8] {
         // int $0x80
         &[0xcd, 0x80]

@@ -172,10 +172,6 @@ impl Abi for X86_64 {
     fn hook(&self) -> Option<&'static Hook> {
         HOOK.as_ref()
     }
-
-    fn sysinfo_thunk(&self, _at: u64, _door: u64, _next: u64) -> Option<Vec<u8>> {
-        None
-    }
 }
 
 #[cfg(test)]
