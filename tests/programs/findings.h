@@ -9,6 +9,8 @@
 struct findings {
 	unsigned long long reads, violations;
 	long long worst_ns;
+	/* The clock whose violation was the worst: its causes differ from clock to clock. */
+	int worst_clock;
 	/* When the first and the last were seen, by MONOTONIC: a fault at the start has a cause of its own. */
 	long long first_ms, last_ms;
 };
@@ -20,13 +22,14 @@ static inline long long findings_now_ms(void) {
 	return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
 }
 
-static inline void violation(struct findings *findings, long long by_ns) {
+static inline void violation(struct findings *findings, int clock, long long by_ns) {
 	findings->last_ms = findings_now_ms();
 	if (!findings->violations++) {
 		findings->first_ms = findings->last_ms;
 	}
 	if (by_ns > findings->worst_ns) {
 		findings->worst_ns = by_ns;
+		findings->worst_clock = clock;
 	}
 }
 
@@ -41,6 +44,7 @@ static inline void add_findings(struct findings *sum, const struct findings *par
 	sum->violations += part->violations;
 	if (part->worst_ns > sum->worst_ns) {
 		sum->worst_ns = part->worst_ns;
+		sum->worst_clock = part->worst_clock;
 	}
 }
 

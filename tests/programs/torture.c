@@ -56,7 +56,7 @@ static void *read_same(void *argument) {
 			long long now_ns = read_libc_ns(id);
 
 			if (now_ns < last_ns) {
-				violation(findings, last_ns - now_ns);
+				violation(findings, id, last_ns - now_ns);
 			}
 			last_ns = now_ns;
 		}
@@ -75,7 +75,7 @@ static void *read_causal(void *argument) {
 			long long now_ns = read_libc_ns(id);
 
 			if (now_ns < seen_ns) {
-				violation(findings, seen_ns - now_ns);
+				violation(findings, id, seen_ns - now_ns);
 			}
 			pass_on(&latest_ns, seen_ns, now_ns);
 		}
@@ -96,7 +96,7 @@ static void *read_mixed(void *argument) {
 			long long by_ns = outside_ns(before_ns, libc_ns, after_ns);
 
 			if (by_ns > tolerance_ns) {
-				violation(findings, by_ns);
+				violation(findings, id, by_ns);
 			}
 		}
 		findings->reads += 3 * BATCH;

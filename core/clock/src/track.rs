@@ -51,6 +51,9 @@ const DELAYED: f64 = 0.2;
 const LEAST_NOISE_NS: f64 = 0.5;
 /// Standard deviations of the line within which the promised error must hold.
 const RECKONED_WITH: f64 = 3.0;
+/// Baseline that is kept if a few points seem to show another rate. Nearer to each other, points with errors on opposite
+/// sides would show a rate that no clock has: where the counter advances in steps of 10 ns (AMD Zen), 50 ppm over 0.2 ms.
+const LEAST_BASELINE_NS: f64 = 10e6;
 /// Baseline from which a rate is precise enough to become the counter's reference rate.
 const REFERENCE_BASELINE_NS: f64 = 1e9;
 
@@ -359,8 +362,14 @@ impl Track {
             let by_chance_ns = SIGNIFICANT * noise_ns * (variance + own_variance).sqrt();
             let limit_ns = error_ns + error_of_line_ns + by_chance_ns;
             if off_ns.abs() > limit_ns {
-                self.points.drop_oldest(count - newest.max(2));
-                return true;
+                let last = self.points[count - 1];
+                let is_baseline =
+                    |first: &Point| newest == 1 || ns_between(first.ns, last.ns) as f64 >= LEAST_BASELINE_NS;
+                let dropped = (0..=count - newest.max(2))
+                    .rev()
+                    .find(|at| is_baseline(&self.points[*at]));
+                self.points.drop_oldest(dropped.unwrap_or(0));
+                return dropped.is_some_and(|dropped| dropped > 0);
             }
         }
         false

@@ -25,6 +25,18 @@ const UML: Reads = Reads {
     ..HPET
 };
 
+/// An AMD Zen: its counter advances in steps of 10 ns.
+const ZEN: Reads = Reads {
+    counter_step: 2_600,
+    ..VDSO
+};
+
+/// A guest on such a CPU, whose counter is multiplied by the hypervisor: steps of 26 or 27 counts.
+const SCALED_ZEN: Reads = Reads {
+    counter_step: 2_637,
+    ..ZEN
+};
+
 /// Disturbances of a publisher on a busy host.
 #[derive(Clone, Copy, Default)]
 struct Busy {
@@ -133,6 +145,12 @@ fn beside_a_healthy_kernel_nothing_shows() {
 }
 
 #[test]
+fn by_a_counter_that_advances_in_steps_nothing_shows() {
+    stays_within(ZEN, 40.0);
+    stays_within(SCALED_ZEN, 40.0);
+}
+
+#[test]
 fn beside_the_hpet_nothing_shows() {
     stays_within(HPET, invisible_ns(HPET));
 }
@@ -172,6 +190,8 @@ fn a_publisher_that_is_preempted_in_its_first_samples_tells_no_clock_wrong() {
         };
         let mut worst_ns = [0; 5];
         for seed in 0..2_000 {
+            let counter_step = [100, ZEN.counter_step, SCALED_ZEN.counter_step][seed as usize % 3];
+            let reads = Reads { counter_step, ..reads };
             let mut publisher = Publisher::new(Host::fixed(seed, 2.596_144, reads));
             publisher.late = late;
             while publisher.host.elapsed_ns < 1e9 {
@@ -185,6 +205,7 @@ fn a_publisher_that_is_preempted_in_its_first_samples_tells_no_clock_wrong() {
             worst_ns = std::array::from_fn(|clock| worst_ns[clock].max(publisher.worst_ns_of[clock]));
         }
         println!("interrupted {interrupted}, for {interrupted_for_ns} ns: worst {worst_ns:?} ns");
-        assert!(worst_ns.iter().all(|ns| *ns <= 50), "{worst_ns:?}");
+        // 50 ns, and a step of the counter, which hides as much.
+        assert!(worst_ns.iter().all(|ns| *ns <= 60), "{worst_ns:?}");
     }
 }

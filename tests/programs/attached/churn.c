@@ -70,7 +70,7 @@ static void fork_one(struct thread *thread, int lasting_ms, const char *what) {
 	await_child(thread, child, what);
 	thread->order.reads++;
 	if (child > 0 && read_libc_ns(ID_MONOTONIC) < atomic_load(&last_ns_of_child[thread->number])) {
-		violation(&thread->order, 1);
+		violation(&thread->order, ID_MONOTONIC, 1);
 	}
 	sleep_ns(10000000 + random_below(thread, 10000000));
 }

@@ -332,8 +332,9 @@ static int count_descriptors(void) {
 }
 
 static void print_findings(const char *name, const struct findings *findings) {
-	printf("\"%s\":{\"reads\":%llu,\"violations\":%llu,\"worst_ns\":%lld,\"first_ms\":%lld,\"last_ms\":%lld},",
-	       name, findings->reads, findings->violations, findings->worst_ns, findings->first_ms, findings->last_ms);
+	printf("\"%s\":{\"reads\":%llu,\"violations\":%llu,\"worst_ns\":%lld,\"worst_clock\":%d,", name,
+	       findings->reads, findings->violations, findings->worst_ns, findings->worst_clock);
+	printf("\"first_ms\":%lld,\"last_ms\":%lld},", findings->first_ms, findings->last_ms);
 }
 
 /* Prints everything. Returns whether anything was wrong. */

@@ -19,7 +19,7 @@ static void order_of(struct findings *findings, int which, long long (*read_ns)(
 
 	findings->reads++;
 	if (now_ns < seen_ns) {
-		violation(findings, seen_ns - now_ns);
+		violation(findings, ordered[which], seen_ns - now_ns);
 	}
 	pass_on(&latest_ns[which], seen_ns, now_ns);
 }
@@ -62,7 +62,7 @@ static void look_at_truth(struct findings *findings) {
 
 		findings->reads++;
 		if (by_ns > 0) {
-			violation(findings, by_ns);
+			violation(findings, clocks[i].id, by_ns);
 		}
 	}
 }

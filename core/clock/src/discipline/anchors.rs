@@ -109,7 +109,15 @@ impl Discipline {
             self.retry = true;
             return Outcome::Wait;
         }
-        let known_cap_ns = self.known_cap_ns(&self.mono, previous, effective_at);
+        let InForce { hres, floor_hres, .. } = self.in_force;
+        let shown = Shown::by(hres, floor_hres, MONOTONIC, effective_at);
+        let readers_ask_kernel = shown.is_none_or(|shown| shown.expired);
+        // While readers use an anchor, even a rate that is hardly known is better than the former one.
+        let known_cap_ns = if readers_ask_kernel {
+            self.known_cap_ns(&self.mono, effective_at)
+        } else {
+            Some(self.cap_ns())
+        };
         let (Some(known_cap_ns), Some(leap_cap_ns)) = (known_cap_ns, self.cap_before_leap_ns(effective_real_ns)) else {
             return Outcome::Wait;
         };
@@ -117,8 +125,6 @@ impl Discipline {
             window_ns: self.window_ns,
             cap_ns: known_cap_ns.min(leap_cap_ns),
         };
-        let InForce { hres, floor_hres, .. } = self.in_force;
-        let shown = Shown::by(hres, floor_hres, MONOTONIC, effective_at);
         let is_far_ahead = |shown: Shown| shown.ahead_ns(line, effective_at) > visible_ns(self.mono.noise_ns());
         if hres.is_none() && shown.is_some_and(is_far_ahead) {
             // Readers of MONOTONIC keep the floor until the kernel is past it. An anchor from there would take the other
@@ -128,7 +134,6 @@ impl Discipline {
         }
         // Readers that fall back to the kernel have seen its time since the sample, at a rate that the line does not
         // know if it has just changed.
-        let readers_ask_kernel = shown.is_none_or(|shown| shown.expired);
         let may_change = |ntp: Ntp| ntp.may_change_at(effective_real_ns, self.kernel.slews_on());
         if readers_ask_kernel && self.kernel.ntp.is_some_and(may_change) {
             return Outcome::Wait;
@@ -176,8 +181,8 @@ impl Discipline {
         else {
             return Ok(None);
         };
-        let previous = self.in_force.raw.as_ref();
-        let Some(known_cap_ns) = self.known_cap_ns(&self.raw, previous, effective_at) else {
+        // Its rate hardly ever changes, so a line that seems to have another is not better than the anchor in force.
+        let Some(known_cap_ns) = self.known_cap_ns(&self.raw, effective_at) else {
             return Ok(None);
         };
         let times = Times {
@@ -186,7 +191,7 @@ impl Discipline {
         };
         let shown = Shown::by(self.in_force.raw, self.in_force.floor_raw, RAW, effective_at);
         let is_far_ahead = |shown: Shown| shown.ahead_ns(line, effective_at) > visible_ns(self.raw.noise_ns());
-        if previous.is_none() && shown.is_some_and(is_far_ahead) {
+        if self.in_force.raw.is_none() && shown.is_some_and(is_far_ahead) {
             return Ok(None);
         }
         let course = steer(shown, line, effective_at, times, self.raw.noise_ns()).ok_or(Reason::RateImplausible)?;
@@ -202,14 +207,11 @@ impl Discipline {
         }))
     }
 
-    /// Returns how long an anchor may be read from `effective_at`. The first anchor is limited to the time for which
-    /// the clock is known to within the promised error: the line extrapolates from the sample, and a preempted
-    /// publisher gets here long after it. `None` if too little of that time is left.
-    fn known_cap_ns(&self, track: &Track, previous: Option<&Anchor>, effective_at: u64) -> Option<u64> {
+    /// Returns how long an anchor may be read from `effective_at`: while its clock is known to within the promised error.
+    /// The line extrapolates from the sample, and a preempted publisher gets here long after it. `None` if too little of
+    /// that time is left, as after a change of rate until the points are far enough apart.
+    fn known_cap_ns(&self, track: &Track, effective_at: u64) -> Option<u64> {
         let cap_ns = self.cap_ns();
-        if previous.is_some() {
-            return Some(cap_ns);
-        }
         let line = track.line()?;
         let since_ns = cycles_between(line.origin_cycles, effective_at) as f64 * line.ns_per_cycle;
         let known_for_ns = track.known_for_ns();

@@ -75,6 +75,8 @@ pub struct Reads {
     pub from_clock_ns: (f64, f64),
     /// Step in which the kernel's clock advances, in nanoseconds; 0: it is computed from the same counter.
     pub quantum_ns: f64,
+    /// Step in which the counter advances, in hundredths of a count.
+    pub counter_step: u32,
     /// Probability that one read is interrupted.
     pub interrupted: f64,
     /// Longest interruption.
@@ -88,6 +90,7 @@ pub const VDSO: Reads = Reads {
     to_clock_ns: (14.0, 4.0),
     from_clock_ns: (14.0, 4.0),
     quantum_ns: 0.0,
+    counter_step: 100,
     interrupted: 0.001,
     interrupted_for_ns: 1e6,
     attempts: 5,
@@ -97,6 +100,7 @@ pub const HPET: Reads = Reads {
     to_clock_ns: (550.0, 150.0),
     from_clock_ns: (450.0, 150.0),
     quantum_ns: 69.84,
+    counter_step: 100,
     interrupted: 0.01,
     interrupted_for_ns: 1e6,
     attempts: 5,
@@ -106,6 +110,7 @@ pub const ACPI_PM: Reads = Reads {
     to_clock_ns: (700.0, 300.0),
     from_clock_ns: (700.0, 300.0),
     quantum_ns: 279.4,
+    counter_step: 100,
     interrupted: 0.01,
     interrupted_for_ns: 1e6,
     attempts: 5,
@@ -196,7 +201,14 @@ impl Host {
 
     /// Returns the counter of the current CPU.
     pub fn count(&self) -> u64 {
-        self.counter.whole.wrapping_add_signed(self.skew_cycles)
+        let shown = self.counter.whole - self.beyond_step();
+        shown.wrapping_add_signed(self.skew_cycles)
+    }
+
+    /// Returns the counts since the counter's last step.
+    fn beyond_step(&self) -> u64 {
+        let (whole, step) = (u128::from(self.counter.whole), u128::from(self.reads.counter_step));
+        (whole - whole * 100 / step * step / 100) as u64
     }
 
     /// Returns the result of adjtimex(2).
@@ -270,7 +282,7 @@ impl Host {
         }
         let mut shown = time;
         if self.ghz > 0.0 {
-            shown.add(-self.counter.fraction / self.ghz);
+            shown.add(-(self.beyond_step() as f64 + self.counter.fraction) / self.ghz);
         }
         shown.whole
     }
