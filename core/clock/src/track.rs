@@ -365,11 +365,11 @@ impl Track {
                 let last = self.points[count - 1];
                 let is_baseline =
                     |first: &Point| newest == 1 || ns_between(first.ns, last.ns) as f64 >= LEAST_BASELINE_NS;
-                let dropped = (0..=count - newest.max(2))
+                let dropped = (1..=count - newest.max(2))
                     .rev()
                     .find(|at| is_baseline(&self.points[*at]));
                 self.points.drop_oldest(dropped.unwrap_or(0));
-                return dropped.is_some_and(|dropped| dropped > 0);
+                return dropped.is_some();
             }
         }
         false

@@ -188,24 +188,26 @@ fn a_publisher_that_is_preempted_in_its_first_samples_tells_no_clock_wrong() {
             from_clock_ns: (14.0, 30.0),
             ..VDSO
         };
-        let mut worst_ns = [0; 5];
-        for seed in 0..2_000 {
-            let counter_step = [100, ZEN.counter_step, SCALED_ZEN.counter_step][seed as usize % 3];
+        // A step of the counter hides as much.
+        let of_steps = [(VDSO, 50), (ZEN, 60), (SCALED_ZEN, 60)];
+        for (Reads { counter_step, .. }, bound_ns) in of_steps {
             let reads = Reads { counter_step, ..reads };
-            let mut publisher = Publisher::new(Host::fixed(seed, 2.596_144, reads));
-            publisher.late = late;
-            while publisher.host.elapsed_ns < 1e9 {
-                publisher.live(publisher.discipline.next_window_ns() as f64);
-                if publisher.host.random.chance(starved) {
-                    let late_ns = publisher.host.random.between(0.0, 3e7);
-                    publisher.live(late_ns);
+            let mut worst_ns = [0; 5];
+            for seed in 0..2_000 {
+                let mut publisher = Publisher::new(Host::fixed(seed, 2.596_144, reads));
+                publisher.late = late;
+                while publisher.host.elapsed_ns < 1e9 {
+                    publisher.live(publisher.discipline.next_window_ns() as f64);
+                    if publisher.host.random.chance(starved) {
+                        let late_ns = publisher.host.random.between(0.0, 3e7);
+                        publisher.live(late_ns);
+                    }
+                    publisher.refresh_now();
                 }
-                publisher.refresh_now();
+                worst_ns = std::array::from_fn(|clock| worst_ns[clock].max(publisher.worst_ns_of[clock]));
             }
-            worst_ns = std::array::from_fn(|clock| worst_ns[clock].max(publisher.worst_ns_of[clock]));
+            println!("interrupted {interrupted}, for {interrupted_for_ns} ns: worst {worst_ns:?} ns of {bound_ns}");
+            assert!(worst_ns.iter().all(|ns| *ns <= bound_ns), "{worst_ns:?}");
         }
-        println!("interrupted {interrupted}, for {interrupted_for_ns} ns: worst {worst_ns:?} ns");
-        // 50 ns, and a step of the counter, which hides as much.
-        assert!(worst_ns.iter().all(|ns| *ns <= 60), "{worst_ns:?}");
     }
 }
