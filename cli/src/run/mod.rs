@@ -96,7 +96,7 @@ fn prepare(options: &args::Run) -> Prepared {
     }
     // It ends once the clocks are chosen, which takes milliseconds.
     let comparison = (trust == Trust::Invariant).then(Comparison::begin_quickly);
-    let may = View::read("self", libc::AT_FDCWD).and_then(|view| view.may_serve(path.as_os_str()));
+    let may = View::read("self", libc::AT_FDCWD).and_then(|view| view.may_serve(path.as_os_str(), None));
     let clocks = match select(options.clocks.as_ref(), options.rescue, options.without_vdso) {
         Ok(clocks) => clocks,
         Err(why) => return Prepared::Nothing(why),

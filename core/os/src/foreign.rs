@@ -21,7 +21,7 @@ use crate::worker::Worker;
 pub struct Identity {
     pub device: u64,
     pub inode: u64,
-    /// Time of the last change, in ns.
+    /// Time of the last change, of what it contains or of who may do what with it, in ns.
     pub changed_ns: i128,
     pub size: u64,
     mode: u16,
@@ -52,7 +52,7 @@ impl Identity {
         Ok(Identity {
             device: libc::makedev(found.stx_dev_major, found.stx_dev_minor),
             inode: found.stx_ino,
-            changed_ns: i128::from(found.stx_mtime.tv_sec) * 1_000_000_000 + i128::from(found.stx_mtime.tv_nsec),
+            changed_ns: i128::from(found.stx_ctime.tv_sec) * 1_000_000_000 + i128::from(found.stx_ctime.tv_nsec),
             size: found.stx_size,
             mode: found.stx_mode,
         })

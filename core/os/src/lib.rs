@@ -29,7 +29,7 @@ use std::sync::LazyLock;
 pub use maps::{Mapping, device_of_memory};
 pub use printable::{is_printable, printable, printable_json};
 pub use stat::Stat;
-pub use status::Status;
+pub use status::{Status, StatusFile};
 pub use worker::{Worker, look_at_all};
 
 /// Returns the first two numbers of a version; 0 for a missing or malformed one.
@@ -76,16 +76,17 @@ fn numbers(directory: &str) -> io::Result<impl Iterator<Item = (i32, u64)> + use
 
 /// Returns the text of a file of a process.
 pub fn text(pid: impl Display, file: &str) -> io::Result<String> {
-    read(pid, file, false)
+    read(pid, file, |_| false)
 }
 
 /// Returns the text of a file of a process that the kernel makes as a whole (single_open, fs/seq_file.c), as it does all
 /// but lists: one read returns it.
 pub fn record(pid: impl Display, file: &str) -> io::Result<String> {
-    read(pid, file, true)
+    read(pid, file, |_| true)
 }
 
-fn read(pid: impl Display, file: &str, is_record: bool) -> io::Result<String> {
+/// Reads until the end, or until `is_whole` says that what was read so far is all.
+fn read(pid: impl Display, file: &str, is_whole: impl Fn(&[u8]) -> bool) -> io::Result<String> {
     // The kernel states no size, so read_to_end would ask for it in vain, and it fills a page at a time at most.
     let mut file = fs::File::open(format!("/proc/{pid}/{file}"))?;
     let mut bytes = vec![0; 8 << 10];
@@ -99,7 +100,7 @@ fn read(pid: impl Display, file: &str, is_record: bool) -> io::Result<String> {
         }
         if length == bytes.len() {
             bytes.resize(2 * length, 0);
-        } else if is_record {
+        } else if is_whole(&bytes[..length]) {
             break;
         }
     }

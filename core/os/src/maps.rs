@@ -70,7 +70,15 @@ pub fn device_of_memory() -> u64 {
 
 /// Returns all mappings of a process (or a thread's process), lowest first. Needs the right to trace it.
 pub fn read(pid: impl Display) -> io::Result<Vec<Mapping>> {
-    Ok(parse(&crate::text(pid, "maps")?))
+    Ok(parse(&crate::read(pid, "maps", ends_with_the_last)?))
+}
+
+/// Returns whether the text of maps ends with the last mapping that there can be: x86's vsyscall page lies above all that a
+/// process can map. Otherwise only another read shows the end.
+fn ends_with_the_last(text: &[u8]) -> bool {
+    let lines = text.strip_suffix(b"\n").unwrap_or_default();
+    let last = lines.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+    last.starts_with(b"ffffffffff600000-")
 }
 
 /// Returns all mappings of this process.
@@ -153,6 +161,16 @@ mod tests {
             parse("garbage\n1-2\n1-2 r--p x 0:0 0\nz-2 r--p 0 0:0 0\n1-2 r--p 0 0:0 x\n"),
             []
         );
+    }
+
+    #[test]
+    fn a_text_has_an_end_if_nothing_can_be_mapped_above_its_last_line() {
+        assert!(ends_with_the_last(TEXT.as_bytes()));
+        let (below, _) = TEXT.split_once("ffffffffff600000").unwrap();
+        // A file's name may be anything.
+        for other in ["", below, &below.replace("memfd:x", "ffffffffff600000-[vsyscall]")] {
+            assert!(!ends_with_the_last(other.as_bytes()), "{other}");
+        }
     }
 
     #[test]

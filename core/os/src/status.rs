@@ -1,7 +1,9 @@
 //! /proc/PID/status (proc_pid_status(5)).
 
 use std::fmt::Display;
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::str::FromStr;
 
 /// The fields of a process's or thread's status, by their names. Which there are depends on the kernel.
@@ -40,6 +42,30 @@ impl Status {
     /// Returns a set in hexadecimal: of capabilities, of signals.
     pub fn set(&self, name: &str) -> Option<u64> {
         u64::from_str_radix(self.field(name)?, 16).ok()
+    }
+}
+
+/// The open status of a process or thread, which can be read more than once. After an exec by a thread that did not lead its
+/// process, it is another thread's.
+pub struct StatusFile(File);
+
+impl StatusFile {
+    /// Opens the status of a process or thread.
+    pub fn open(pid: impl Display) -> io::Result<StatusFile> {
+        File::open(format!("/proc/{pid}/status")).map(StatusFile)
+    }
+
+    /// Reads it as it is now.
+    pub fn read(&self) -> io::Result<Status> {
+        let mut bytes = vec![0; 8 << 10];
+        loop {
+            // One read returns all that there is room for.
+            let length = self.0.read_at(&mut bytes, 0)?;
+            if length < bytes.len() {
+                return Ok(Status::parse(String::from_utf8_lossy(&bytes[..length])));
+            }
+            bytes.resize(2 * length, 0);
+        }
     }
 }
 

@@ -131,6 +131,12 @@ pub trait Abi: Sync {
         self.call_registers(from, pc, 0, [table, 0, 0, 0, 0, 0])
     }
 
+    /// Returns whether the code of [`Abi::batch`], stopped by its signal with these registers, has made all calls of a table that
+    /// ends at `end`, with the expected results. If not, or if it is unknown, the table says.
+    fn is_batch_done(&self, _registers: &Registers, _end: u64) -> bool {
+        false
+    }
+
     /// Returns what a dynamic linker with this `code` at its entry point `at` calls first, to load a program, and where it goes on;
     /// `None` for other programs, and in an ABI whose hook does not need it.
     fn linker(&self, _code: &[u8], _at: u64) -> Option<[u64; 2]> {

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::Ordering;
 
+use fastpath_os::{Status, StatusFile};
 use nix::sys::ptrace::Options;
 
 use super::asker::Asker;
@@ -83,16 +84,19 @@ impl Attendant {
 
     fn inject(&self, waiting: &mut Waiting<'_>, asker: Asker, path: u64, dirfd: i32, flags: u32) -> Result<()> {
         let (mut tracee, _) = Self::stop(asker)?;
-        let pid = tracee.pid().to_string();
+        let tid = tracee.pid();
+        let in_proc = |e| Error::io(format!("/proc/{tid}/status"), e);
         let target = read_path(&mut tracee, path, flags);
         let checked = target.and_then(|path| {
-            let before = Credentials::from_status(&read_status(tracee.pid())?)?;
-            let view = View::read(&pid, dirfd)?;
+            let status = StatusFile::open(tid).map_err(in_proc)?;
+            let before = Credentials::from_status(&status.read().map_err(in_proc)?)?;
+            let view = View::read(&tid.to_string(), dirfd)?;
             // The target names the file: it must not get a file opened that it could not open itself.
             let _rights = Assumed::assume(&before)?;
-            view.may_serve(&path).map(|_| before)
+            view.may_serve(&path, Some((&self.allowed, &before)))?;
+            Ok((status, before))
         });
-        let (before, mailbox) = match checked.and_then(|before| Ok((before, self.mailbox.keep_in_use()?))) {
+        let ((status, before), mailbox) = match checked.and_then(|before| Ok((before, self.mailbox.keep_in_use()?))) {
             Ok(checked) => checked,
             Err(e) => {
                 tracee.detach(0)?;
@@ -109,22 +113,28 @@ impl Attendant {
         let met = self
             .wait_for_exec(&mut tracee, true)
             .and_then(|happened| match happened {
-                true => self.install(&mut tracee, &before, &mailbox),
+                true => {
+                    // Another thread than the first of its process has a new number.
+                    let status = match tracee.pid() == tid {
+                        true => status.read().map_err(in_proc)?,
+                        false => read_status(tracee.pid())?,
+                    };
+                    self.install(&mut tracee, &status, &before, &mailbox)
+                }
                 false => Ok(()),
             });
         tracee.detach(0).and(met)
     }
 
-    /// Installs in a program that has just started, unless it has rights beyond `before`, those of the program before
-    /// it: another file may have replaced the one that was checked.
-    fn install(&self, tracee: &mut Tracee, before: &Credentials, mailbox: &InUse<'_>) -> Result<()> {
-        let status = read_status(tracee.pid())?;
-        if before.have_grown_to(&Credentials::from_status(&status)?) {
+    /// Installs in a program that has just started and has this status, unless it has rights beyond `before`, those of the
+    /// program before it: another file may have replaced the one that was checked.
+    fn install(&self, tracee: &mut Tracee, status: &Status, before: &Credentials, mailbox: &InUse<'_>) -> Result<()> {
+        if before.have_grown_to(&Credentials::from_status(status)?) {
             return Err(Error::Unsupported(
                 "it runs with other privileges than its caller's".into(),
             ));
         }
-        let installed = install::install(tracee, &status, &self.config, &mailbox.file, false)?;
+        let installed = install::install(tracee, status, &self.config, &mailbox.file, false)?;
         self.served.fetch_add(1, Ordering::Relaxed);
         if installed.without_children.is_some() {
             self.mailbox.count(Unserved::Refused);
@@ -146,11 +156,8 @@ impl Attendant {
                 // The exit of the execve itself: its registers are the new program's.
                 Stop::Syscall if happened => return Ok(true),
                 Stop::Syscall => {
-                    let registers = tracee.registers()?;
-                    let is = |call| abi::for_registers(&registers).number(call) == registers.system_call();
-                    let failed = (is(Call::Execve) || is(Call::Execveat)) && tracee.leaving_call()?.is_some();
                     calls += 1;
-                    if asked && (failed || calls > MOST_CALLS) {
+                    if asked && (calls > MOST_CALLS || leaves_exec(tracee)?) {
                         return Ok(false);
                     }
                 }
@@ -177,22 +184,25 @@ impl Attendant {
 
     fn handle_libraries(&self, tracee: &mut Tracee, maps: &[Mapping]) -> Result<()> {
         let region = self.region(maps).ok_or(Error::Gone)?;
-        // Only a program that was started through its hook still needs its libraries redirected. In an attached
-        // program, the journal lists the changes.
-        let entry = tracee.read_words(region + region::STATE, 1, 8)?;
-        if entry == [0] {
-            return Err(Error::Gone);
-        }
         install::install_in_libraries(tracee, &self.config, maps, region)
     }
+}
+
+/// Returns whether a thread in a syscall-stop leaves a call that would have replaced its program: it has failed.
+fn leaves_exec(tracee: &Tracee) -> Result<bool> {
+    if tracee.leaving_call()?.is_none() {
+        return Ok(false);
+    }
+    let registers = tracee.registers()?;
+    let is = |call| abi::for_registers(&registers).number(call) == registers.system_call();
+    Ok(is(Call::Execve) || is(Call::Execveat))
 }
 
 fn read_path(tracee: &mut Tracee, address: u64, flags: u32) -> Result<OsString> {
     let mut path = Vec::new();
     while path.len() < PATH_MAX {
         let at = address + path.len() as u64;
-        let mut chunk = vec![0; (256 - at % 256) as usize];
-        tracee.read(at, &mut chunk)?;
+        let chunk = tracee.read_each(&[(at, (256 - at % 256) as usize)])?.concat();
         let end = chunk.iter().position(|b| *b == 0);
         path.extend(&chunk[..end.unwrap_or(chunk.len())]);
         if end.is_some() {

@@ -14,8 +14,8 @@ use super::install::{self, InjectionConfig, Installed};
 use super::mailbox::{ABANDONED, Held, Shared, Taken};
 use super::unserved::Unserved;
 use crate::error::{Error, Result};
-use crate::target::read_status;
 use crate::target::tracee::Tracee;
+use crate::target::{Allowed, read_status};
 
 /// Shortest and longest time between two checks whether an attendant is still needed.
 const FIRST_LOOK: Duration = Duration::from_millis(8);
@@ -53,6 +53,7 @@ impl First {
 pub struct Attendant {
     pub(super) config: InjectionConfig,
     pub(super) mailbox: Arc<Shared>,
+    pub(super) allowed: Allowed,
     /// Number of threads that wait for requests.
     idle: AtomicUsize,
     /// Thread that waits for a request where no other does ([`Attendant::serve_while`]).
@@ -69,6 +70,7 @@ impl Attendant {
         Arc::new(Attendant {
             config,
             mailbox,
+            allowed: Allowed::default(),
             idle: AtomicUsize::new(0),
             keeper: OnceLock::new(),
             first: AtomicI32::new(0),

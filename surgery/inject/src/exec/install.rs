@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::plan::calls::{Calls, ThunkPage, doors};
 use crate::plan::hooked_files::{self, HookedFile};
 use crate::plan::mailbox_layout::HookState;
-use crate::plan::redirection::{self, Journal, JournalState, MOST_RECORDS, Record, RegionPlan};
+use crate::plan::redirection::{self, Change, Journal, JournalState, MOST_RECORDS, Record, RegionPlan};
 use crate::plan::region;
 use crate::plan::rescued_calls::{self, Rescued, RescuedFile};
 use crate::plan::{Plan, Seen, Withhold};
@@ -154,6 +154,7 @@ pub fn install(
     };
     let withhold = config.rescue.then_some(&withhold as Withhold<'_>);
     let files = hooked_files::at_exec(&program.code, hook);
+    files.iter().for_each(|file| read_sites(tracee, &code, file));
     let mut plan = Plan::make(&seen, region, hook, &files, withhold)?;
     let unknown = program.code.unknown_linker();
     let without_hook = hook
@@ -200,8 +201,16 @@ pub fn install(
     })
 }
 
+/// Reads the pages of a file's sites by one call. What is not read here is read when it is compared.
+fn read_sites(tracee: &mut Tracee, code: &CodePages<'_>, file: &HookedFile) {
+    let pages: Vec<(u64, usize)> = file.pages().into_iter().map(|page| (page, PAGE as usize)).collect();
+    for ((page, _), bytes) in pages.iter().zip(tracee.read_each(&pages).unwrap_or_default()) {
+        code.add(*page, &bytes);
+    }
+}
+
 /// Makes the changes that put a region in force, then sets the initial stack `stack`. Each change leaves a program that works,
-/// because the region is complete: the order does not matter. On an error the program's memory is as it was, but for what
+/// because the region is complete: the order does not matter, and those of one page are one write. On an error the program's memory is as it was, but for what
 /// `stays`, to which nothing refers then.
 fn put_in_force(
     calls: &mut RemoteCalls<'_>,
@@ -210,17 +219,26 @@ fn put_in_force(
     stays: &[Record],
     stack: &InitialStack,
 ) -> Result<()> {
-    // Both may need the end of the vDSO's mapping.
-    calls.end_batch()?;
     let records = &region.plan.region.journal.records;
-    write(calls.tracee(), code, &[stays, records].concat()).map_err(|e| Error::Unsupported(e.to_string()))?;
+    // Both may need the end of the vDSO's mapping.
+    let erasure = calls.end_batch()?;
+    let mut changes: Vec<&Change> = erasure.iter().collect();
+    changes.extend(stays.iter().chain(records).map(|record| &record.change));
+    let page = |change: &Change| change.address / PAGE;
+    let pages: Vec<u64> = changes.iter().map(|change| page(change)).collect();
+    changes.sort_by_key(|change| pages.iter().position(|first| *first == page(change)));
+    write(calls.tracee(), code, &changes).map_err(|e| Error::Unsupported(e.to_string()))?;
     // One write, and only after it is the stack pointer moved.
     if let Err(e) = calls.tracee().write(stack.pointer, &stack.bytes()) {
-        revert(calls.tracee(), records)?;
+        revert(calls.tracee(), &changes_of(records))?;
         return Err(e);
     }
     calls.set_stack_pointer(stack.pointer);
     Ok(())
+}
+
+fn changes_of(records: &[Record]) -> Vec<&Change> {
+    records.iter().map(|record| &record.change).collect()
 }
 
 /// A program that is stopped at its exec.
@@ -413,12 +431,25 @@ pub fn install_in_libraries(
     let (_, hook) = abi::of_this_build(abi)?;
     let memory = tracee.memory()?;
     let is_rescued = config.rescue && ThreadStatus::read(&pid.to_string())?.filters == 0;
-    let journal = memory.bytes(region + region::JOURNAL, region::JOURNAL_ROOM as usize)?;
-    let mut journal = Journal::parse(&journal).ok_or(Error::Gone)?;
-    if journal.state == JournalState::Withdrawn {
+    let mut pieces = vec![
+        (region + region::STATE, size_of::<u64>()),
+        (region + region::JOURNAL, region::JOURNAL_ROOM as usize),
+    ];
+    pieces.extend(mapping::thunk_pages(maps).map(|page| (page.start, PAGE as usize)));
+    let read = tracee.read_each(&pieces)?;
+    let [entry, journal, thunks @ ..] = &read[..] else {
+        return Err(Error::Gone);
+    };
+    let mut journal = Journal::parse(journal).ok_or(Error::Gone)?;
+    // Only a program that was started through its hook still needs its libraries redirected. In an attached program, the
+    // journal lists the changes.
+    if journal.state == JournalState::Withdrawn || *entry == [0; size_of::<u64>()] {
         return Err(Error::Gone);
     }
-    let pages: Vec<u64> = mapping::thunk_pages(maps).map(|page| page.start).collect();
+    let thunks = pieces[2..].iter().zip(thunks);
+    let mut pages: Vec<ThunkPage> = thunks
+        .map(|((at, _), bytes)| ThunkPage::new(*at, bytes.clone()))
+        .collect();
     for mapping in program::code_of_files(maps)
         .filter(is_c_library)
         .take(program::MOST_LIBRARIES)
@@ -427,24 +458,24 @@ pub fn install_in_libraries(
             continue;
         };
         let loaded = file.loaded;
-        let Some(&at) = pages.iter().min_by_key(|at| at.abs_diff(loaded)) else {
+        let Some(page) = pages.iter_mut().min_by_key(|page| page.at.abs_diff(loaded)) else {
             continue;
         };
-        let mut page = ThunkPage::new(at, memory.bytes(at, PAGE as usize)?);
         let used = page.used;
         let mut calls = Calls::at_most(journal.room());
         let code = CodePages::new(&memory);
-        calls.add(&code, &file, &mut page, doors(hook, region));
+        read_sites(tracee, &code, &file);
+        calls.add(&code, &file, page, doors(hook, region));
         if is_rescued && let Some(file) = RescuedFile::scan(pid, maps, mapping, &config.scans) {
             let routines = rescued_calls::routines_of(&memory, abi.isa(), hook, region);
             let mut result = Rescued::default();
-            rescued_calls::add_file(&code, &file, &routines, &mut calls, &mut page, &mut result);
+            rescued_calls::add_file(&code, &file, &routines, &mut calls, page, &mut result);
         }
         // The jumps last: what they need is complete before. If this fails, those made so far work.
-        tracee.write(at + used as u64, &page.bytes[used..page.used])?;
+        tracee.write(page.at + used as u64, &page.bytes[used..page.used])?;
         journal.records.extend_from_slice(&calls.records);
         tracee.write(region + region::JOURNAL, &journal.bytes()?)?;
-        write(tracee, &code, &calls.records).map_err(|e| Error::Unsupported(e.to_string()))?;
+        write(tracee, &code, &changes_of(&calls.records)).map_err(|e| Error::Unsupported(e.to_string()))?;
     }
     let real_calls = region + region::STATE + offset_of!(HookState, real_calls) as u64;
     tracee.write(real_calls, &0u32.to_ne_bytes())

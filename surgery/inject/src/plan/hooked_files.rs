@@ -1,9 +1,13 @@
 //! The files of a process whose system calls are redirected to the hook.
 
+use std::collections::BTreeSet;
+
 use fastpath_os::foreign::Identity;
 
 use crate::abi::Hook;
+use crate::abi::sites::expected;
 use crate::target::maps::Mapping;
+use crate::target::memory::PAGE;
 use crate::target::open_path;
 use crate::target::program::{self, Code, is_c_library};
 use crate::target::sites::{Cache, Role, Site};
@@ -15,6 +19,21 @@ pub struct HookedFile {
     pub bias: u64,
     /// Address at which it is mapped.
     pub loaded: u64,
+}
+
+impl HookedFile {
+    /// Returns the addresses of the pages that have the bytes by which its sites are known.
+    pub fn pages(&self) -> BTreeSet<u64> {
+        let pages = |site: &Site| {
+            let place = self.bias.wrapping_add(site.address);
+            expected(&site.shape).into_iter().flat_map(move |(offset, bytes)| {
+                let first = place.wrapping_add_signed(offset);
+                let ends = [first, first.wrapping_add(bytes.len() as u64).wrapping_sub(1)];
+                ends.map(|address| address / PAGE * PAGE)
+            })
+        };
+        self.sites.iter().flat_map(pages).collect()
+    }
 }
 
 /// Returns the files of a program at its exec whose calls matter. The thunks beside its interpreter also serve the

@@ -1,7 +1,7 @@
 //! Makes the changes of a journal in a process whose threads are all stopped.
 
 use crate::error::Error;
-use crate::plan::redirection::Record;
+use crate::plan::redirection::{Change, Record};
 use crate::target::memory::{CodePages, PAGE};
 use crate::target::tracee::Tracee;
 
@@ -31,31 +31,29 @@ pub enum NotApplied {
 pub fn apply(tracee: &mut Tracee, records: &[Record]) -> Result<(), NotApplied> {
     let memory = tracee.memory()?;
     let code = CodePages::new(&memory);
-    for Record { change, .. } in records {
+    let changes: Vec<&Change> = records.iter().map(|record| &record.change).collect();
+    for change in &changes {
         if !code.has(change.address, &change.original)? {
             return Err(NotApplied::Changed {
                 address: change.address,
             });
         }
     }
-    write(tracee, &code, records)
+    write(tracee, &code, &changes)
 }
 
 /// Makes all changes, or none. The plan has just compared the bytes, at the same stop of the program.
-pub fn write(tracee: &mut Tracee, code: &CodePages<'_>, records: &[Record]) -> Result<(), NotApplied> {
+pub fn write(tracee: &mut Tracee, code: &CodePages<'_>, changes: &[&Change]) -> Result<(), NotApplied> {
     let page = |address: u64| address / PAGE;
-    let last = |record: &Record| record.range().end - 1;
-    let are_in_one_page = |one: &Record, next: &Record| {
-        page(last(one)) == page(one.change.address)
-            && [next.change.address, last(next)].map(page) == [page(one.change.address); 2]
+    let last = |change: &Change| change.address + change.original.len() as u64 - 1;
+    let are_in_one_page = |one: &&Change, next: &&Change| {
+        page(last(one)) == page(one.address) && [next.address, last(next)].map(page) == [page(one.address); 2]
     };
     let mut done = 0;
-    for some in records.chunk_by(are_in_one_page) {
-        let pieces = some
-            .iter()
-            .map(|Record { change, .. }| (change.address, &change.replacement[..]));
+    for some in changes.chunk_by(are_in_one_page) {
+        let pieces = some.iter().map(|change| (change.address, &change.replacement[..]));
         if let Err(e) = code.write(&pieces.collect::<Vec<_>>()) {
-            revert(tracee, &records[..done])?;
+            revert(tracee, &changes[..done])?;
             return Err(NotApplied::Sealed { why: e.to_string() });
         }
         done += some.len();
@@ -64,7 +62,7 @@ pub fn write(tracee: &mut Tracee, code: &CodePages<'_>, records: &[Record]) -> R
 }
 
 /// Takes changes back, the last one first.
-pub fn revert(tracee: &mut Tracee, records: &[Record]) -> Result<(), Error> {
-    let mut records = records.iter().rev();
-    records.try_for_each(|Record { change, .. }| tracee.write(change.address, &change.original))
+pub fn revert(tracee: &mut Tracee, changes: &[&Change]) -> Result<(), Error> {
+    let mut changes = changes.iter().rev();
+    changes.try_for_each(|change| tracee.write(change.address, &change.original))
 }

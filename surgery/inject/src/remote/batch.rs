@@ -6,8 +6,9 @@
 //! the program continues by the return trampoline, and all calls of the table have been made.
 
 use super::{AtExec, Policy, RemoteCalls};
-use crate::abi::Call;
+use crate::abi::{Call, Registers};
 use crate::error::{Error, Result};
+use crate::plan::redirection::Change;
 use crate::target::tracee::{CallResult, Stop, Until};
 use nix::errno::Errno;
 
@@ -145,7 +146,8 @@ impl RemoteCalls<'_> {
         else {
             return Ok(false);
         };
-        self.tail.write_below(code, &bytes)?;
+        self.tail.write_with(code, &bytes, &self.trampoline())?;
+        self.is_ready = true;
         self.batch = Some(Batch {
             end,
             code,
@@ -154,29 +156,39 @@ impl RemoteCalls<'_> {
         Ok(true)
     }
 
-    /// Erases the loop: the caller needs its place. Later calls are made one by one.
-    pub fn end_batch(&mut self) -> Result<()> {
+    /// Ends the use of the loop, whose place the caller needs. Returns the change that erases it and the return trampoline,
+    /// which the caller must make next. Later calls are made one by one.
+    pub fn end_batch(&mut self) -> Result<Option<Change>> {
         let after_loop = self.tail.code();
         let loop_at = self
             .batch
             .as_mut()
             .map(|batch| std::mem::replace(&mut batch.code, after_loop));
-        if let Some(at) = loop_at.filter(|at| *at != after_loop) {
-            // Before: if this process dies, the program must not continue in the loop.
-            self.set_registers(&self.program)?;
-            self.tail.erase_below(at)?;
-        }
-        Ok(())
+        let Some(at) = loop_at.filter(|at| *at != after_loop) else {
+            return Ok(None);
+        };
+        // Before: if this process dies, the program must not continue in the loop.
+        self.set_registers(self.program)?;
+        (self.is_program, self.is_ready) = (true, false);
+        Ok(Some(self.tail.erasure_from(at)))
     }
 
     /// Makes all these calls: by the loop, or one by one.
     pub fn call_all(&mut self, calls: &[RemoteCall]) -> std::result::Result<(), Unexpected> {
+        self.call_all_with(&[], calls)
+    }
+
+    /// The same, after these bytes, at most [`TABLE_AT`], were written to the scratch memory.
+    pub fn call_all_with(&mut self, bytes: &[u8], calls: &[RemoteCall]) -> std::result::Result<(), Unexpected> {
         let in_loop = self.batch.as_ref().is_some_and(|batch| batch.code != self.tail.code());
         let most = if in_loop { MOST_CALLS } else { 1 };
+        if !in_loop && !bytes.is_empty() {
+            self.tracee.write(self.scratch, bytes).map_err(before_all)?;
+        }
         for (before, some) in (0..).step_by(most).zip(calls.chunks(most)) {
             let made = match (in_loop, some) {
                 (false, [call]) => self.call_by_itself(call),
-                _ => self.call_by_loop(some),
+                _ => self.call_by_loop(if before == 0 { bytes } else { &[] }, some),
             };
             made.map_err(|other| Unexpected {
                 call: before + other.call,
@@ -208,7 +220,7 @@ impl RemoteCalls<'_> {
         Ok(arguments)
     }
 
-    fn call_by_loop(&mut self, calls: &[RemoteCall]) -> std::result::Result<(), Unexpected> {
+    fn call_by_loop(&mut self, bytes: &[u8], calls: &[RemoteCall]) -> std::result::Result<(), Unexpected> {
         let row = |call: &RemoteCall| {
             let mut row = [0; 8];
             row[0] = self.abi.number(call.call) | (call.indirect as u64) << 32;
@@ -217,13 +229,21 @@ impl RemoteCalls<'_> {
             row
         };
         let words = calls.iter().flat_map(row).chain([END]);
-        let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        let rows = words.flat_map(u64::to_le_bytes);
         let table = self.scratch + TABLE_AT;
-        let results = self.run_batch(table, &bytes).and_then(|()| {
-            let words = calls.len() * ROW_BYTES / 8;
-            self.tracee.read_words(table, words, 8)
-        });
-        let results = results.map_err(before_all)?;
+        let mut written = bytes.to_vec();
+        if !bytes.is_empty() {
+            written.resize(TABLE_AT as usize, 0);
+        }
+        let at = table - written.len() as u64;
+        written.extend(rows);
+        let ended = self.tracee.write(at, &written).and_then(|()| self.run_batch(table));
+        let end = table + (calls.len() * ROW_BYTES) as u64;
+        if self.abi.is_batch_done(&ended.map_err(before_all)?, end) {
+            return Ok(());
+        }
+        let words = calls.len() * ROW_BYTES / 8;
+        let results = self.tracee.read_words(table, words, 8).map_err(before_all)?;
         let results = results.iter().step_by(ROW_BYTES / 8).zip(calls).enumerate();
         let mut others = results.filter(|(_, (result, call))| **result != call.expected);
         others.next().map_or(Ok(()), |(index, (result, call))| {
@@ -232,21 +252,20 @@ impl RemoteCalls<'_> {
         })
     }
 
-    /// Writes a table, and runs the loop to its end. A signal of another kind takes effect at once: a program at its exec has no handlers,
+    /// Runs the loop for the table at `table` to its end, and returns the registers there. A signal of another kind takes effect at once: a program at its exec has no handlers,
     /// so it matters to none where it is.
-    fn run_batch(&mut self, table: u64, bytes: &[u8]) -> Result<()> {
+    fn run_batch(&mut self, table: u64) -> Result<Registers> {
         let Some(batch) = &self.batch else {
             return Err(Error::Gone);
         };
         let registers = self.abi.batch_registers(&self.program, batch.code, table);
         let (signal, stops_at) = (batch.end.signal, batch.stops_at);
-        self.tracee.write(table, bytes)?;
-        self.set_registers(&registers)?;
+        self.set_registers(registers)?;
         let mut deliver = 0;
         loop {
             self.tracee.resume(Until::Event, deliver)?;
             deliver = match self.tracee.event_with_registers(AtExec.timeout().is_none())? {
-                Some((Stop::Signal(this), Some(at))) if this == signal && at.pc() == stops_at => return Ok(()),
+                Some((Stop::Signal(this), Some(at))) if this == signal && at.pc() == stops_at => return Ok(at),
                 Some((Stop::Signal(other), _)) => other,
                 Some((Stop::Exited | Stop::Exec, _)) => {
                     self.is_lost = true;

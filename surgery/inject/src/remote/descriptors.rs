@@ -19,6 +19,8 @@ const COUNTER_AT: u64 = 8;
 pub struct Passed<const N: usize> {
     /// Receives them in the program.
     pub receive: RemoteCall,
+    /// What must be in the scratch memory before.
+    pub message: Vec<u8>,
     /// Addresses where their numbers are stored then; until then, and for one that the program has no room for, -1 is
     /// there.
     pub stored_at: [u64; N],
@@ -59,7 +61,7 @@ pub fn send<const N: usize>(calls: &mut RemoteCalls<'_>, fds: [&OwnedFd; N]) -> 
             return Err(Error::CounterForbidden);
         }
         send_into(calls, pair[0], fds)?;
-        prepare_to_receive(calls, pair)
+        Ok(prepare_to_receive(calls, pair))
     });
     if sent.is_err() {
         pair.into_iter().try_for_each(|fd| calls.close(fd))?;
@@ -82,8 +84,8 @@ fn send_into<const N: usize>(calls: &mut RemoteCalls<'_>, a: u64, fds: [&OwnedFd
     .map(drop)
 }
 
-/// Writes what recvmsg reads to the scratch memory.
-fn prepare_to_receive<const N: usize>(calls: &mut RemoteCalls<'_>, pair: [u64; 2]) -> Result<Passed<N>> {
+/// Returns how the program receives them, and what recvmsg reads.
+fn prepare_to_receive<const N: usize>(calls: &RemoteCalls<'_>, pair: [u64; 2]) -> Passed<N> {
     // struct msghdr at +0, struct iovec at +64, the byte at +96, then the control message: a cmsghdr (a word and two
     // ints), the ints. Every field of msghdr is a word, or an int padded to one.
     let scratch = calls.scratch();
@@ -99,10 +101,9 @@ fn prepare_to_receive<const N: usize>(calls: &mut RemoteCalls<'_>, pair: [u64; 2
         }
     }
     bytes.resize(CONTROL_AT as usize + length, 0xff);
-    calls.tracee().write(scratch, &bytes)?;
     let flags = (libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) as u64;
     let first = scratch + CONTROL_AT + header as u64;
-    Ok(Passed {
+    Passed {
         receive: RemoteCall {
             what: "recvmsg",
             call: Call::Recvmsg,
@@ -110,7 +111,8 @@ fn prepare_to_receive<const N: usize>(calls: &mut RemoteCalls<'_>, pair: [u64; 2
             indirect: Indirect::None,
             expected: 1,
         },
+        message: bytes,
         stored_at: std::array::from_fn(|i| first + 4 * i as u64),
         pair,
-    })
+    }
 }

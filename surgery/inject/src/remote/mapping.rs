@@ -51,7 +51,7 @@ impl Region<'_> {
         let mut all: Vec<RemoteCall> = std::iter::once(passed.receive).chain(closes).chain(mappings).collect();
         let mapped = first..all.len();
         all.extend(passed.stored_at.iter().map(|at| RemoteCall::close_at(*at)));
-        let Err(other) = calls.call_all(&all) else {
+        let Err(other) = calls.call_all_with(&passed.message, &all) else {
             return Ok(());
         };
         // Unmaps what was mapped, also elsewhere: a kernel before 4.17 takes the address for a hint.
@@ -63,9 +63,12 @@ impl Region<'_> {
             unmap(calls, self.plan.region.at)?;
         }
         let is_incomplete = passed.is_incomplete(calls)?;
-        // Not those that are closed: their numbers may be the program's own by now.
+        // Not those that are closed: their numbers may be the program's own by now. Nor those that were not received: nothing
+        // says then that their numbers were stored.
+        let are_received = other.call > 0 || other.result.is_some();
         let open = all.chunks(1).skip(other.call + 1);
-        let open = open.filter(|call| call[0].call == Call::Close);
+        let open =
+            open.filter(|call| call[0].call == Call::Close && (are_received || call[0].indirect == Indirect::None));
         open.for_each(|close| drop(calls.call_all(close)));
         Err(match other.error {
             _ if elsewhere.is_some() => Error::PlaceTaken,
@@ -90,7 +93,6 @@ impl Region<'_> {
         let file = File::from(made.map_err(tried("memfd_create"))?);
         let in_file = |e| Error::io("memfd", e);
         let size = THUNK_PAGES_IN_FILE + PAGE * self.plan.calls.pages.len() as u64;
-        file.set_len(size).map_err(in_file)?;
         let mut bytes = vec![0; size as usize];
         let mut put = |at: u64, part: &[u8]| bytes[at as usize..][..part.len()].copy_from_slice(part);
         put(0, &self.plan.region.code);
@@ -101,6 +103,10 @@ impl Region<'_> {
             put(at, &page.bytes);
         }
         let (pages, _) = bytes.as_chunks::<{ PAGE as usize }>();
+        if pages.last().is_some_and(is_zeros) {
+            // Otherwise the last write does.
+            file.set_len(size).map_err(in_file)?;
+        }
         let mut at = 0;
         for pages in pages.chunk_by(|one, other| is_zeros(one) == is_zeros(other)) {
             if !is_zeros(&pages[0]) {

@@ -110,6 +110,10 @@ pub struct RemoteCalls<'t> {
     scratch: u64,
     /// Loop for several calls at once, in a program at its exec.
     batch: Option<Batch>,
+    /// Whether the tail has the return trampoline.
+    is_ready: bool,
+    /// Whether the thread has the registers `program`.
+    is_program: bool,
     /// The thread's registers must not be changed any more: another program may be running.
     is_lost: bool,
 }
@@ -148,7 +152,7 @@ fn from_tail<T>(
 ) -> Result<T> {
     let mut program = tracee.registers()?;
     program.end_exec();
-    let mut calls = RemoteCalls::begin(tracee, &AtExec, tail, program, Stop::Syscall)?;
+    let mut calls = RemoteCalls::new(tracee, &AtExec, tail, program, Stop::Syscall);
     calls.scratch = (program.sp() - RED_ZONE - reserve - SCRATCH_BYTES) & !15;
     if !end.map_or(Ok(false), |end| calls.prepare_batch(end))? {
         // Remote calls one by one end in a stop of this kind.
@@ -171,7 +175,18 @@ impl<'t> RemoteCalls<'t> {
         program: Registers,
         stop: Stop,
     ) -> Result<RemoteCalls<'t>> {
-        let calls = RemoteCalls {
+        let mut calls = RemoteCalls::new(tracee, policy, tail, program, stop);
+        calls.write_trampoline().map(|()| calls)
+    }
+
+    fn new(
+        tracee: &'t mut Tracee,
+        policy: &'t dyn Policy,
+        tail: Tail,
+        program: Registers,
+        stop: Stop,
+    ) -> RemoteCalls<'t> {
+        RemoteCalls {
             tracee,
             policy,
             abi: abi::for_registers(&program),
@@ -180,9 +195,10 @@ impl<'t> RemoteCalls<'t> {
             tail,
             scratch: 0,
             batch: None,
+            is_ready: false,
+            is_program: false,
             is_lost: false,
-        };
-        calls.write_trampoline().map(|()| calls)
+        }
     }
 
     /// Returns the program's kernel interface.
@@ -213,12 +229,14 @@ impl<'t> RemoteCalls<'t> {
     /// Makes the program continue with another stack pointer once the calls are finished. If this process dies before,
     /// the program continues with its own.
     pub fn set_stack_pointer(&mut self, sp: u64) {
+        self.is_program &= sp == self.program.sp();
         self.program.set_sp(sp);
     }
 
     /// Makes the program continue at `pc` with these arguments of a function once the calls are finished. If this process dies before,
     /// the program continues where it was.
     pub fn set_start(&mut self, pc: u64, [first, second]: [u64; 2]) {
+        self.is_program = false;
         self.program = self
             .abi
             .call_registers(&self.program, pc, 0, [first, second, 0, 0, 0, 0]);
@@ -253,20 +271,24 @@ impl<'t> RemoteCalls<'t> {
     }
 
     /// Changes the thread's registers, unless it is lost: a caller that cleans up after an error makes more calls.
-    fn set_registers(&self, registers: &Registers) -> Result<()> {
+    fn set_registers(&mut self, registers: Registers) -> Result<()> {
         if self.is_lost {
             return Err(Error::Gone);
         }
-        self.tracee.set_registers(registers)
+        self.is_program = false;
+        self.tracee.set_registers(&registers)
     }
 
-    fn write_trampoline(&self) -> Result<()> {
-        let code = [
-            self.abi.system_call(),
-            &self.abi.trampoline(&self.program, self.after_call()),
-        ]
-        .concat();
-        self.tail.write(&code)
+    fn write_trampoline(&mut self) -> Result<()> {
+        self.tail.write(&self.trampoline())?;
+        self.is_ready = true;
+        Ok(())
+    }
+
+    /// Returns the code in the tail.
+    fn trampoline(&self) -> Vec<u8> {
+        let back = self.abi.trampoline(&self.program, self.after_call());
+        [self.abi.system_call(), &back].concat()
     }
 
     /// Returns the address after the instruction that makes the remote calls.
@@ -276,10 +298,13 @@ impl<'t> RemoteCalls<'t> {
 
     /// Makes one call. Returns `None` if a signal was delivered instead: the call has not been made.
     fn try_call(&mut self, call: Call, args: [u64; 6]) -> Result<Option<CallResult>> {
+        if !self.is_ready {
+            self.write_trampoline()?;
+        }
         let registers = self
             .abi
             .call_registers(&self.program, self.tail.code(), self.abi.number(call), args);
-        self.set_registers(&registers)?;
+        self.set_registers(registers)?;
         // Traced by entry and exit, not by single steps: the kernel does not clear the trap flag when a tracer dies,
         // and it forces SIGTRAP on a program that ignores it.
         self.tracee.resume(Until::Syscall, 0)?;
@@ -307,7 +332,7 @@ impl<'t> RemoteCalls<'t> {
                 Some(Stop::Signal(signal)) => {
                     let refused = self.policy.refuse_signal(self.tracee, signal, self.after_call());
                     if refused.is_err() {
-                        self.set_registers(&self.program)?;
+                        self.set_registers(self.program)?;
                         return refused.map(|()| None);
                     }
                     self.deliver(signal)?;
@@ -322,7 +347,7 @@ impl<'t> RemoteCalls<'t> {
                     _ => {}
                 },
                 Some(Stop::Interrupt | Stop::Group) if was_asked && self.tracee.registers()?.pc() == registers.pc() => {
-                    self.set_registers(&self.program)?;
+                    self.set_registers(self.program)?;
                     return Err(does_not_go_on());
                 }
                 Some(Stop::Interrupt | Stop::Group | Stop::Other) => {}
@@ -333,7 +358,7 @@ impl<'t> RemoteCalls<'t> {
 
     /// Delivers a signal that arrived while the registers were the tracer's.
     fn deliver(&mut self, signal: i32) -> Result<()> {
-        self.set_registers(&self.program)?;
+        self.set_registers(self.program)?;
         self.tracee.interrupt()?;
         self.tracee.resume(Until::Event, signal)?;
         self.take_over()
@@ -377,7 +402,7 @@ impl<'t> RemoteCalls<'t> {
                 None => nap(begun),
             }
         }
-        self.set_registers(&self.program)
+        self.set_registers(self.program)
     }
 
     /// Restores the program's registers and the tail. The thread is then in the stop that this returns.
@@ -385,8 +410,13 @@ impl<'t> RemoteCalls<'t> {
         match &self.batch {
             // The program has not begun: there is no call of its own whose continuation the kernel could decide.
             Some(batch) if !self.is_lost => {
-                self.set_registers(&self.program)?;
-                self.tail.erase_from(batch.code())?;
+                let code = batch.code();
+                if !self.is_program {
+                    self.set_registers(self.program)?;
+                }
+                if self.is_ready {
+                    self.tail.erase_from(code)?;
+                }
             }
             _ => {
                 self.return_to_program()?;

@@ -12,7 +12,7 @@ use object::elf::{FileHeader32, FileHeader64, PF_X, PT_LOAD};
 use object::read::elf::{FileHeader, ProgramHeader};
 
 use crate::error::{Error, Result};
-use crate::plan::redirection::is_region;
+use crate::plan::redirection::{Change, is_region};
 use crate::plan::region::TAIL_BYTES as BYTES;
 use crate::target::maps::Mapping;
 use crate::target::memory::{Memory, PAGE, Pagemap};
@@ -54,10 +54,14 @@ impl Tail {
     /// Finds an unused tail in the process `pid`, which has this memory. The kernel's vDSO comes first, as no page of a file
     /// is copied for it. With `ours_are_free`, a tail that a killed fastpath left in use counts as unused.
     pub fn find(memory: Rc<Memory>, pid: i32, maps: &[Mapping], ours_are_free: bool) -> Result<Tail> {
-        let padded = places(pid, maps).find_map(|(at, _)| match contents(&memory, at) {
-            Contents::Unused(pad) => Some(padding(&memory, at, pad)),
-            Contents::Ours(pad) if ours_are_free => Some((at, at, vec![pad; BYTES])),
-            _ => None,
+        let padded = places(pid, maps).find_map(|(at, _)| {
+            let bytes = memory.bytes(at - MOST_BELOW, MOST_BELOW as usize + BYTES).ok()?;
+            let (below, tail) = bytes.split_at(MOST_BELOW as usize);
+            match contents(tail) {
+                Contents::Unused(pad) => Some(padding(at, below, pad)),
+                Contents::Ours(pad) if ours_are_free => Some((at, at, vec![pad; BYTES])),
+                _ => None,
+            }
         });
         let unused = padded.or_else(|| maps.iter().find_map(|mapping| beside_segments(&memory, maps, mapping)));
         let (at, unused_from, original) = unused.ok_or_else(|| {
@@ -88,7 +92,7 @@ impl Tail {
     pub fn in_use(pid: i32, maps: &[Mapping]) -> Result<Vec<Tail>> {
         let memory = Rc::new(Memory::writable(pid)?);
         let present = places(pid, maps).filter_map(|(at, is_present)| is_present.then_some(at));
-        let ours = present.filter_map(|at| match contents(&memory, at) {
+        let ours = present.filter_map(|at| match contents(&memory.bytes(at, BYTES).ok()?) {
             Contents::Ours(pad) => Some(Tail {
                 at,
                 unused_from: at,
@@ -117,12 +121,20 @@ impl Tail {
 
     /// Writes code, and the mark after it.
     pub fn write(&self, code: &[u8]) -> Result<()> {
+        self.write_with(self.code(), &[], code)
+    }
+
+    /// The same, with other code in the room at `at` before the tail.
+    pub fn write_with(&self, at: u64, below: &[u8], code: &[u8]) -> Result<()> {
         /// x86's `int3`; AArch64 does not reach it.
         const TRAP: u8 = 0xcc;
-        let mut bytes = code.to_vec();
-        bytes.resize(BYTES - CODE_AT - MARK_BYTES.len(), TRAP);
+        let mut bytes = self.original_from(at);
+        let tail = bytes.split_off((self.code() - at) as usize);
+        bytes[..below.len()].copy_from_slice(below);
+        bytes.extend(code);
+        bytes.resize(bytes.len() - code.len() + tail.len() - MARK_BYTES.len(), TRAP);
         bytes.extend(MARK_BYTES);
-        self.memory.write(self.code(), &bytes)
+        self.memory.write(at, &bytes)
     }
 
     /// Returns the address of `bytes` unused bytes before the tail, if there are so many.
@@ -131,21 +143,24 @@ impl Tail {
         (at >= self.unused_from).then_some(at)
     }
 
-    /// Writes code into the room at `at` before the tail.
-    pub fn write_below(&self, at: u64, code: &[u8]) -> Result<()> {
-        self.memory.write(at, code)
+    /// Returns what was there from `at` to the tail's end.
+    fn original_from(&self, at: u64) -> Vec<u8> {
+        self.original[(at - self.unused_from) as usize..].to_vec()
     }
 
-    /// Restores what was there from `at` to the tail's start.
-    pub fn erase_below(&self, at: u64) -> Result<()> {
-        let offset = |at| (at - self.unused_from) as usize;
-        self.memory.write(at, &self.original[offset(at)..offset(self.at)])
+    /// Returns the change that restores it.
+    pub fn erasure_from(&self, at: u64) -> Change {
+        let original = self.original_from(at);
+        Change {
+            address: at,
+            replacement: original.clone(),
+            original,
+        }
     }
 
     /// Restores what was there from `at`, before the tail, to its end.
     pub fn erase_from(&self, at: u64) -> Result<()> {
-        self.memory
-            .write(at, &self.original[(at - self.unused_from) as usize..])
+        self.memory.write(at, &self.original_from(at))
     }
 
     /// Restores what was there.
@@ -177,9 +192,8 @@ fn is_of_file(mapping: &Mapping) -> bool {
     mapping.executable && mapping.inode != 0 && !is_region(mapping)
 }
 
-/// Returns the tail at `at` and the padding before it.
-fn padding(memory: &Memory, at: u64, pad: u8) -> Unused {
-    let below = memory.bytes(at - MOST_BELOW, MOST_BELOW as usize).unwrap_or_default();
+/// Returns the tail at `at` and the padding at the end of the bytes `below` it.
+fn padding(at: u64, below: &[u8], pad: u8) -> Unused {
     let count = below.iter().rev().take_while(|byte| **byte == pad).count();
     (at, at - count as u64, vec![pad; count + BYTES])
 }
@@ -242,14 +256,13 @@ fn segments(bytes: &[u8]) -> Option<Vec<Segment>> {
     of_class::<FileHeader64<LittleEndian>>(bytes).or_else(|| of_class::<FileHeader32<LittleEndian>>(bytes))
 }
 
-fn contents(memory: &Memory, at: u64) -> Contents {
-    let mut bytes = [0; BYTES];
+fn contents(tail: &[u8]) -> Contents {
     let is_unused = |bytes: &[u8]| [0, 0x90, 0xcc].iter().any(|pad| bytes.iter().all(|b| b == pad));
-    match memory.read(at, &mut bytes) {
-        Ok(()) if is_unused(&bytes) => Contents::Unused(bytes[0]),
+    match tail {
+        _ if is_unused(tail) => Contents::Unused(tail[0]),
         // Beside segments (`beside_segments`) there is no padding before it, and its value does not matter.
-        Ok(()) if bytes.ends_with(MARK_BYTES) && is_unused(&bytes[..CODE_AT]) => Contents::Ours(bytes[0]),
-        Ok(()) if bytes.ends_with(MARK_BYTES) => Contents::Ours(0),
+        _ if tail.ends_with(MARK_BYTES) && is_unused(&tail[..CODE_AT]) => Contents::Ours(tail[0]),
+        _ if tail.ends_with(MARK_BYTES) => Contents::Ours(0),
         _ => Contents::Used,
     }
 }

@@ -8,7 +8,7 @@ use nix::unistd::{Gid, Uid};
 use crate::error::{Error, Result, tried};
 
 /// Rights of a thread, from its /proc/PID/status (credentials(7), capabilities(7)).
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub struct Credentials {
     effective_uid: u32,
     effective_gid: u32,
@@ -18,7 +18,7 @@ pub struct Credentials {
 }
 
 /// Ids that decide which files a thread may open.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 struct FileRights {
     uid: u32,
     gid: u32,

@@ -11,14 +11,17 @@ pub(crate) mod stack;
 pub(crate) mod tracee;
 pub(crate) mod view;
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use fastpath_image::Isa;
-use fastpath_os::foreign;
+use fastpath_os::foreign::{self, Identity};
 use fastpath_page::PAGE_SIZE;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
@@ -26,6 +29,7 @@ use nix::sys::stat::Mode;
 use crate::abi;
 use crate::abi::host::WAITS_ON_FUTEX;
 use crate::error::{Error, Result};
+use crate::target::credentials::Credentials;
 pub use view::View;
 
 /// Returns why the kernel does not let this process suspend or read the seccomp filters of others, as far as this
@@ -64,15 +68,48 @@ pub const HANDLE: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
 /// Limit of `#!` lines that are followed; the kernel follows five (BINPRM_BUF_SIZE, fs/exec.c).
 const MOST_INTERPRETERS: u32 = 5;
 
+/// Programs that were found to be ones that may be served, with the rights of those that may read them.
+#[derive(Default)]
+pub struct Allowed(Mutex<HashMap<(Identity, Credentials), Isa>>);
+
+impl Allowed {
+    const MOST: usize = 4096;
+    /// A file system may state the times of two changes that are nearer to each other as the same.
+    const LONGEST_TICK_NS: i128 = 3_000_000_000;
+
+    fn get(&self, file: Identity, who: &Credentials) -> Option<Isa> {
+        let programs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        programs.get(&(file, who.clone())).copied()
+    }
+
+    /// Adds a program, unless its file may change without another time of its last change.
+    fn add(&self, file: Identity, who: &Credentials, isa: Isa) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        if (now.as_nanos() as i128) < file.changed_ns + Allowed::LONGEST_TICK_NS {
+            return;
+        }
+        let mut programs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if programs.len() >= Allowed::MOST {
+            programs.clear();
+        }
+        programs.insert((file, who.clone()), isa);
+    }
+}
+
 impl View {
     /// Refuses a program that must be left alone: setuid, setgid or with file capabilities (tracing its exec would
     /// remove its privileges, ptrace(2)), unreadable, or for an ISA that is not served. Follows `#!` lines. The result
     /// only holds while the file is not replaced; after that the program runs untouched or without its privileges,
-    /// never with more.
-    pub fn may_serve(&self, path: &OsStr) -> Result<Isa> {
+    /// never with more. A file that was `allowed` to a process with the same rights is not opened again.
+    pub fn may_serve(&self, path: &OsStr, allowed: Option<(&Allowed, &Credentials)>) -> Result<Isa> {
         let mut path = path.to_owned();
         for _ in 0..MOST_INTERPRETERS {
             let handle = self.open(&path)?;
+            let known = allowed.map(|(programs, who)| Ok::<_, io::Error>((programs, who, Identity::read(&handle)?)));
+            let known = known.transpose().map_err(|e| Error::io(path.to_string_lossy(), e))?;
+            if let Some(isa) = known.and_then(|(programs, who, file)| programs.get(file, who)) {
+                return Ok(isa);
+            }
             let by_fd = fastpath_os::path_of(&handle);
             let name = path.to_string_lossy().into_owned();
             let mut file = foreign::open(&handle).map_err(|e| Error::io(&name, e))?;
@@ -97,12 +134,14 @@ impl View {
                 // e_ident: magic, class; e_machine, little-endian (elf(5)).
                 h if h.len() >= 20 && h.starts_with(b"\x7fELF") => {
                     let isa = Isa::of_elf(u16::from_le_bytes([h[18], h[19]]), h[4] == 2);
-                    return match isa.and_then(abi::of_isa) {
-                        Some(abi) => abi::of_this_build(abi).map(|_| abi.isa()),
-                        None => Err(Error::Unsupported(format!(
-                            "{name} is a program for another instruction set"
-                        ))),
-                    };
+                    let abi = isa.and_then(abi::of_isa).ok_or_else(|| {
+                        Error::Unsupported(format!("{name} is a program for another instruction set"))
+                    })?;
+                    abi::of_this_build(abi)?;
+                    if let Some((programs, who, file)) = known {
+                        programs.add(file, who, abi.isa());
+                    }
+                    return Ok(abi.isa());
                 }
                 h if h.starts_with(b"#!") => {
                     let line = h[2..].split(|b| *b == b'\n').next().unwrap_or_default();
@@ -247,7 +286,37 @@ mod tests {
     }
 
     fn serve(path: &str) -> Result<Isa> {
-        View::read("self", libc::AT_FDCWD).unwrap().may_serve(OsStr::new(path))
+        View::read("self", libc::AT_FDCWD)
+            .unwrap()
+            .may_serve(OsStr::new(path), None)
+    }
+
+    #[test]
+    fn a_program_that_was_allowed_is_allowed_only_as_long_as_its_file_is_the_same_and_to_the_same_user() {
+        let program = std::env::temp_dir().join(format!("fastpath-allowed-{}", std::process::id()));
+        std::fs::copy("/bin/sh", &program).unwrap();
+        let file = || Identity::of_link(&program).unwrap();
+        let own = Credentials::from_status(&fastpath_os::Status::read("thread-self").unwrap()).unwrap();
+        let allowed = Allowed::default();
+        let serve = || {
+            let view = View::read("self", libc::AT_FDCWD).unwrap();
+            view.may_serve(program.as_os_str(), Some((&allowed, &own)))
+        };
+        let isa = serve().unwrap();
+        assert_eq!(allowed.get(file(), &own), None, "it has just been written");
+        let mut before = file();
+        before.changed_ns -= Allowed::LONGEST_TICK_NS;
+        allowed.add(before, &own, isa);
+        assert_eq!(allowed.get(before, &own), Some(isa));
+        assert_eq!(allowed.get(before, &Credentials::default()), None);
+        assert_eq!(allowed.get(file(), &own), None);
+        // The file itself is not looked at again.
+        allowed.0.lock().unwrap().insert((file(), own.clone()), Isa::I386);
+        assert_eq!(serve().unwrap(), Isa::I386);
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o4755)).unwrap();
+        let refusal = serve().unwrap_err().to_string();
+        std::fs::remove_file(program).unwrap();
+        assert!(refusal.contains("privileges"), "{refusal}");
     }
 
     #[test]

@@ -169,6 +169,10 @@ impl Abi for X86_64 {
         r
     }
 
+    fn is_batch_done(&self, registers: &Registers, end: u64) -> bool {
+        registers.0.rbx == end
+    }
+
     fn hook(&self) -> Option<&'static Hook> {
         HOOK.as_ref()
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
+use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, WaitOptions, WaitStatus};
 
@@ -277,6 +278,27 @@ impl Tracee {
     /// Reads its memory; all of `bytes` or an error.
     pub fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<()> {
         self.memory()?.read(address, bytes)
+    }
+
+    /// Reads pieces of its memory, each a start and a number of bytes: all of them or an error. They are one call where
+    /// process_vm_readv(2) may read them.
+    pub fn read_each(&mut self, pieces: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> {
+        let remote = pieces.iter().map(|(at, len)| RemoteIoVec {
+            base: *at as usize,
+            len: *len,
+        });
+        let mut all = vec![0; pieces.iter().map(|piece| piece.1).sum()];
+        if self.read_pieces(&mut all, &remote.collect::<Vec<_>>()) < all.len() {
+            let memory = self.memory()?;
+            return pieces.iter().map(|(at, len)| memory.bytes(*at, *len)).collect();
+        }
+        let mut rest = &all[..];
+        let mut next = |len: usize| {
+            let (piece, behind) = rest.split_at(len);
+            rest = behind;
+            piece.to_vec()
+        };
+        Ok(pieces.iter().map(|(_, len)| next(*len)).collect())
     }
 
     /// Writes its memory, read-only pages included (a private page is copied for it first).
