@@ -174,6 +174,38 @@ fn an_exec_takes_the_helper_a_limited_number_of_system_calls() {
     assert!((50 * EXECS..=MOST_EACH * EXECS).contains(&total), "{counts}");
 }
 
+/// A page of libc with a redirected call is a copy. glibc's functions of which few programs make use are in pages of their own.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_program_has_few_pages_of_libc_of_its_own_unless_it_may_call_all() {
+    /// KiB of libc's code that a program has copies of, if it is served: it prints its mappings.
+    fn copied(command: &[&str]) -> Option<u32> {
+        let said = finish(served(&[&["sh", "-c", "\"$@\"; :", "sh"], command].concat())).out;
+        let code = said
+            .lines()
+            .skip_while(|line| !(line.contains(" r-xp ") && line.ends_with("/libc.so.6")));
+        let own = code.filter_map(|line| line.strip_prefix("Private_Dirty:")).next()?;
+        let own = own.trim().strip_suffix(" kB").and_then(|own| own.parse().ok());
+        own.filter(|_| said.contains("memfd:fastpath-page"))
+    }
+    let few = copied_by(|| copied(&["cat", "/proc/self/smaps"]));
+    assert!((4..=16).contains(&few), "{few} KiB");
+    let Some(python) = tool("python3") else { return };
+    let all = copied_by(|| copied(&[python, "-c", "print(open('/proc/self/smaps').read())"]));
+    assert!((few + 4..=few + 12).contains(&all), "{all} KiB");
+}
+
+/// A program that starts while the publisher gets no CPU runs untouched.
+#[cfg(target_arch = "x86_64")]
+fn copied_by(count: impl Fn() -> Option<u32>) -> u32 {
+    let mut found = None;
+    wait_until("a program that is served", || {
+        found = count();
+        found.is_some()
+    });
+    found.expect("a number")
+}
+
 #[test]
 fn every_shell_of_a_chain_of_ten_is_served() {
     let mut command = LEAF_IN_SHELL.to_owned();

@@ -450,13 +450,15 @@ pub fn install_in_libraries(
     let mut pages: Vec<ThunkPage> = thunks
         .map(|((at, _), bytes)| ThunkPage::new(*at, bytes.clone()))
         .collect();
+    let reaches_rare = program::reaches_rare(pid, &config.scans, maps);
     for mapping in program::code_of_files(maps)
         .filter(is_c_library)
         .take(program::MOST_LIBRARIES)
     {
-        let Some(file) = hooked_file(pid, &config.scans, maps, mapping) else {
+        let Some(mut file) = hooked_file(pid, &config.scans, maps, mapping) else {
             continue;
         };
+        file.sites.retain(|site| reaches_rare || !site.is_rare());
         let loaded = file.loaded;
         let Some(page) = pages.iter_mut().min_by_key(|page| page.at.abs_diff(loaded)) else {
             continue;

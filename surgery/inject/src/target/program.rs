@@ -10,6 +10,7 @@ use fastpath_os::foreign::{self, Identity};
 
 use crate::abi::Abi;
 use crate::error::{Error, Result};
+use crate::plan::redirection::is_region;
 use crate::target::maps::{self, Mapping};
 use crate::target::open_path;
 use crate::target::sites::{self, Cache, Role};
@@ -138,15 +139,15 @@ fn directory(pid: i32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
 
+fn is_interpreter(path: &str) -> bool {
+    let name = Path::new(path).file_name();
+    name.is_some_and(|name| name.as_encoded_bytes().starts_with(b"ld-"))
+}
+
 /// Scans the C library and the interpreter of this process: those of a program are most likely the same, and need not be
 /// scanned when it is stopped.
 pub fn scan_own_libraries(scans: &Cache) {
     let maps = maps::read(std::process::id() as i32).unwrap_or_default();
-    let is_interpreter = |name: &str| {
-        Path::new(name)
-            .file_name()
-            .is_some_and(|n| n.as_encoded_bytes().starts_with(b"ld-"))
-    };
     for mapping in maps
         .iter()
         .filter(|m| m.executable && (is_c_library(&m.name) || is_interpreter(&m.name)))
@@ -154,6 +155,20 @@ pub fn scan_own_libraries(scans: &Cache) {
         // A file that cannot be read here is read when it is needed.
         let _ = open_path(&mapping.name).map(|file| scans.scan(&file, Role::Library));
     }
+}
+
+/// Returns whether a program whose libraries are mapped reaches all sites of its C library. It does not if the library is the
+/// only one, and the program names none of the functions that lead to the rare ones.
+pub fn reaches_rare(pid: i32, scans: &Cache, maps: &[Mapping]) -> bool {
+    let exe = Identity::of_link(&directory(pid).join("exe")).ok();
+    let Some((exe, program)) = exe.and_then(|exe| Some((exe, scans.known(exe, Role::Program)?))) else {
+        return true;
+    };
+    let is_known = |mapping: &Mapping| {
+        let is_program = mapping.inode == exe.inode;
+        is_program || is_c_library(&mapping.name) || is_interpreter(&mapping.name) || is_region(mapping)
+    };
+    !program.reaches_no_rare || !code_of_files(maps).all(is_known)
 }
 
 /// Returns whether a file is libc.so.6 of glibc, or libc-2.31.so or libpthread-2.31.so of an older one.

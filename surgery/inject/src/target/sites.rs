@@ -44,6 +44,27 @@ pub const WATCHED: [u32; 10] = [
     libc::SYS_execveat as u32,
 ];
 
+/// Calls of which few programs make one. glibc's functions for them are in pages without other sites, and the hook keeps no
+/// program from harm at them.
+const RARE: [u32; 2] = [libc::SYS_clock_settime as u32, libc::SYS_execveat as u32];
+/// glibc's functions that make those calls, and those by which a program finds functions that it does not name.
+const TO_RARE: [&[u8]; 12] = [
+    b"clock_settime",
+    b"settimeofday",
+    b"stime",
+    b"execveat",
+    b"fexecve",
+    b"dlopen",
+    b"dlmopen",
+    b"dlsym",
+    b"dlvsym",
+    b"__libc_dlopen_mode",
+    b"__libc_dlsym",
+    b"dl_iterate_phdr",
+];
+/// glibc's function that each of its programs begins with: a program without it names its functions in another way.
+const START: &[u8] = b"__libc_start_main";
+
 /// One place in a file's code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
@@ -64,6 +85,15 @@ pub struct Scan {
     pub lowest: u64,
     /// Whether it is a dynamic linker of glibc, by its own name. musl's has the name of its C library.
     pub is_linker: bool,
+    /// Whether it is a program of glibc that reaches no rare site of that.
+    pub reaches_no_rare: bool,
+}
+
+impl Site {
+    /// Returns whether few programs reach it.
+    pub fn is_rare(&self) -> bool {
+        RARE.iter().any(|nr| self.shape.is_for(*nr))
+    }
 }
 
 impl Scan {
@@ -122,8 +152,20 @@ pub fn scan<'f>(file: impl ReadRef<'f>, role: Role) -> Scan {
         sites,
         lowest: lowest_of(&elf).unwrap_or(0),
         is_linker: shared_name(&elf).is_some_and(|name| name.starts_with(b"ld")),
+        reaches_no_rare: role == Role::Program && names_no_rare(&elf),
         interpreter,
     }
+}
+
+fn names_no_rare<'f>(elf: &ElfFile64<'f, Endianness, impl ReadRef<'f>>) -> bool {
+    let named = elf.dynamic_symbols().filter(|symbol| symbol.is_undefined());
+    let mut named = named.filter_map(|symbol| symbol.name_bytes().ok());
+    let mut has_start = false;
+    let is_rare = named.any(|name| {
+        has_start |= name == START;
+        TO_RARE.contains(&name)
+    });
+    has_start && !is_rare
 }
 
 /// Returns the lowest address that an ELF file states for its segments, at the start of its page.
