@@ -23,9 +23,10 @@ impl Status {
 
     /// Returns a field.
     pub fn field(&self, name: &str) -> Option<&str> {
-        let mut lines = self.0.lines();
-        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        Some(value.trim())
+        let begins_a_line = |at: usize| at == 0 || self.0.as_bytes()[at - 1] == b'\n';
+        let mut found = self.0.match_indices(name).filter(|(at, _)| begins_a_line(*at));
+        let value = found.find_map(|(at, _)| self.0[at + name.len()..].strip_prefix(':'))?;
+        Some(value.lines().next().unwrap_or_default().trim())
     }
 
     /// Returns a field that is one number.
@@ -89,5 +90,6 @@ mod tests {
         );
         assert_eq!(status.field("Seccom"), None);
         assert_eq!(status.number::<u32>("Name"), None);
+        assert_eq!((status.field("a"), status.field("b")), (None, None), "values");
     }
 }
