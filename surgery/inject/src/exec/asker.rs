@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::attendant::Attendant;
-use super::mailbox::{ABANDONED, Taken};
+use super::mailbox::{ABANDONED, Request, Taken};
 use super::unserved::Unserved;
 use crate::error::Error;
 use crate::target::maps::{self, Mapping};
@@ -43,7 +43,7 @@ pub struct Asker {
     pub tid: i32,
     /// Address of the word that it waits on.
     pub futex: u64,
-    /// Mappings of its process.
+    /// Mappings of its process; empty if its request is for an exec, after which it has others.
     pub maps: Vec<Mapping>,
 }
 
@@ -106,9 +106,34 @@ impl Attendant {
         pid > 0 && pid == first
     }
 
+    /// Returns a thread that waits for the answer already, without a look at all mappings of its process: a mapping that has the
+    /// futex where the slot's would be must be the mailbox. `None`: the mappings say more.
+    fn look_at_mailbox(&self, tid: i32, taken: &Taken) -> Option<Asker> {
+        if taken.request == Request::Entry || self.reads_all_maps.load(Ordering::Relaxed) {
+            return None;
+        }
+        let futex = target::futex_of(tid)?;
+        match self.mailbox.is_mapped_at(tid, futex.checked_sub(taken.offset())?) {
+            Ok(true) => Some(Asker {
+                tid,
+                futex,
+                maps: Vec::new(),
+            }),
+            Ok(false) => None,
+            Err(e) => {
+                let may_not = e.kind() == ErrorKind::PermissionDenied;
+                self.reads_all_maps.fetch_or(may_not, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
     /// Looks whether a thread waits for the answer to this request. Where the kernel does not show the futex, a thread
     /// that maps the mailbox and waits on any counts, and its registers decide once it is stopped.
     fn look(&self, tid: i32, taken: &Taken) -> Look {
+        if let Some(asker) = self.look_at_mailbox(tid, taken) {
+            return Look::Waits(asker);
+        }
         let maps = match maps::read(tid) {
             Ok(maps) => maps,
             Err(Error::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => return Look::Hidden,

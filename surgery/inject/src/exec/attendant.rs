@@ -3,7 +3,7 @@
 //! A thread is traced only from just before its exec to just after it, so debuggers, job control and waits work as
 //! without fastpath. Each visit has a thread of its own, because ptrace(2) belongs to a thread.
 
-use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -54,6 +54,8 @@ pub struct Attendant {
     pub(super) config: InjectionConfig,
     pub(super) mailbox: Arc<Shared>,
     pub(super) allowed: Allowed,
+    /// Whether this process may not look at single mappings of others (proc_pid_map_files(5)).
+    pub(super) reads_all_maps: AtomicBool,
     /// Number of threads that wait for requests.
     idle: AtomicUsize,
     /// Thread that waits for a request where no other does ([`Attendant::serve_while`]).
@@ -71,6 +73,7 @@ impl Attendant {
             config,
             mailbox,
             allowed: Allowed::default(),
+            reads_all_maps: AtomicBool::new(false),
             idle: AtomicUsize::new(0),
             keeper: OnceLock::new(),
             first: AtomicI32::new(0),

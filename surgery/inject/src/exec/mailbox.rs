@@ -4,10 +4,12 @@ use std::fs::File;
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use fastpath_os::foreign::{self, Identity};
 use nix::errno::Errno;
 use rustix::thread::futex;
 
@@ -196,6 +198,18 @@ impl Shared {
     pub fn mapping<'m>(&self, maps: &'m [Mapping]) -> Option<&'m Mapping> {
         maps.iter()
             .find(|m| m.inode == self.inode && m.is_memory(MAILBOX_MAPPED_NAME))
+    }
+
+    /// Returns whether a process maps the mailbox at an address.
+    pub fn is_mapped_at(&self, pid: i32, start: u64) -> std::io::Result<bool> {
+        let mapping = Mapping {
+            start,
+            end: start.saturating_add(lease::SIZE),
+            ..Mapping::default()
+        };
+        let link = foreign::link_of_mapped(&Path::new("/proc").join(pid.to_string()), &mapping);
+        let found = Identity::of_link(&link)?;
+        Ok((found.inode, found.device) == (self.inode, fastpath_os::device_of_memory()))
     }
 
     /// Makes the calling thread the one whose end tells the processes that no attendant answers. No request is made

@@ -83,7 +83,12 @@ impl Calls {
         files: &[HookedFile],
     ) -> Calls {
         let mut calls = Calls::at_most(region.journal.room());
-        calls.taken = maps.to_vec();
+        let range = |mapping: &Mapping| Mapping {
+            start: mapping.start,
+            end: mapping.end,
+            ..Mapping::default()
+        };
+        calls.taken = maps.iter().map(range).collect();
         calls.reserve(region.at, region::SIZE_WITH_OWN_IMAGE);
         for file in files {
             let Some(mut page) = calls.page_beside(file.loaded) else {

@@ -251,6 +251,12 @@ pub fn waits_on_futex(tid: i32, address: u64) -> io::Result<Option<bool>> {
     }
 }
 
+/// Returns the address of the futex that a thread waits on; `None` if it does not, or the kernel does not show it.
+pub fn futex_of(tid: i32) -> Option<u64> {
+    let (number, address) = fastpath_os::syscall(tid)?;
+    WAITS_ON_FUTEX.contains(&number).then_some(address)
+}
+
 /// Returns whether the kernel's function in which a thread waits is one of a futex (proc_pid_wchan(5)).
 pub fn waits_on_some_futex(tid: i32) -> bool {
     fastpath_os::wchan(tid).starts_with("futex")
