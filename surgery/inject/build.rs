@@ -138,6 +138,7 @@ fn compile(isa: &Isa, hook: &Path, vdso: &Path, asserts: &Path, out: &Path) -> R
             "-Wl,-T",
         ])
         .arg(hook.join("hook.lds"))
+        .arg(format!("-Wl,--defsym=largest_page={}", of_isa.facts().largest_page))
         .args(&objects)
         .arg("-o")
         .arg(&elf))?;

@@ -241,9 +241,6 @@ static bool serve(struct process *process, struct why *why) {
 		return false;
 	if (status.threads != 1)
 		return fp_because(why, "it has threads already", 0);
-	/* No part of a larger page can be mapped or protected. */
-	if (getauxval(AT_PAGESZ) != FP_PAGE_SIZE)
-		return fp_because(why, "this kernel's memory pages are not of 4096 bytes", 0);
 	if (status.seccomp && !fp_filters_allow(&status, redirect, process, why))
 		return false;
 	return redirect(process, why);

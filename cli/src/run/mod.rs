@@ -105,7 +105,6 @@ fn prepare(options: &args::Run) -> Prepared {
     let unsuited = |e: fastpath_inject::Error| (e.word(), e.to_string());
     let failed = |why: String| ("failed", why);
     let prepared = (|| {
-        target::kernels_pages_suit().map_err(unsuited)?;
         target::proc_shows_this_namespace().map_err(unsuited)?;
         let refusal = comparison.and_then(Comparison::refusal);
         refusal.map_or(Ok(()), |why| Err(("wrong-rate", why)))?;

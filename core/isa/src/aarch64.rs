@@ -49,6 +49,8 @@ pub(crate) static FACTS: IsaFacts = IsaFacts {
         "-ffixed-x18",
         "-mno-outline-atomics",
     ],
+    // Kernels are built for pages of 4, 16 or 64 KiB (arch/arm64/Kconfig).
+    largest_page: 64 << 10,
     hot_alignment: 64,
     shared_folder: None,
     // ADRP counts 21 bits of pages.

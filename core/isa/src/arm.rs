@@ -42,6 +42,8 @@ pub(crate) static FACTS: IsaFacts = IsaFacts {
     clang_target: "arm-linux-gnueabi",
     machine_flags: &["-march=armv7-a", "-marm"],
     image_flags: &["-mfloat-abi=soft", "-funwind-tables"],
+    // As AArch64's kernels have.
+    largest_page: 64 << 10,
     hot_alignment: 4,
     shared_folder: None,
     // The code adds a distance to an address, modulo 2^32.

@@ -42,6 +42,8 @@ pub struct IsaFacts {
     pub machine_flags: &'static [&'static str],
     /// Further compiler flags for the image.
     pub image_flags: &'static [&'static str],
+    /// The largest memory page of the kernels that run its programs, in bytes.
+    pub largest_page: u64,
     /// Alignment of the image's hot functions, in bytes: a cache line or half of one, where there is room for it.
     pub hot_alignment: usize,
     /// The folder under `core/image/vdso/` with code that it shares with another ISA.

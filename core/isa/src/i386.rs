@@ -60,6 +60,7 @@ pub(crate) static FACTS: IsaFacts = IsaFacts {
         "-falign-functions=1",
         "-Os",
     ],
+    largest_page: 4096,
     hot_alignment: 4,
     shared_folder: Some("x86"),
     // The code adds a distance to an address, modulo 2^32.

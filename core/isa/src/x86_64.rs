@@ -50,6 +50,7 @@ pub(crate) static FACTS: IsaFacts = IsaFacts {
     machine_flags: &["-m64"],
     // endbr64 at every function: a process that enforces indirect branch tracking calls them through pointers.
     image_flags: &["-fcf-protection=branch", "-mgeneral-regs-only"],
+    largest_page: 4096,
     hot_alignment: 8,
     shared_folder: Some("x86"),
     // The displacement has 32 bits, and counts from an instruction in the image.

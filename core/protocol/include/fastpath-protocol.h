@@ -68,10 +68,15 @@ struct fastpathd_request {
 /* Only root and the process's own user get another process's page. */
 
 /* Size of the address space that a client reserves for a region: no plan needs more. */
-#define FASTPATHD_REGION_ROOM 65536u
+#define FASTPATHD_REGION_ROOM 524288u
 
-/* Where a client maps a mailbox, above its page, so that the next daemon finds both if this one dies. */
+/* Where a client maps a mailbox, above its page, so that the next daemon finds both if this one dies. Arm's kernels may have pages
+ * of 64 KiB. */
+#if defined(__aarch64__) || defined(__arm__)
+#define FASTPATHD_MAILBOX_OFFSET 262144u
+#else
 #define FASTPATHD_MAILBOX_OFFSET 24576u
+#endif
 
 enum fastpathd_error {
 	FASTPATHD_OK = 0,
@@ -96,8 +101,8 @@ enum fastpathd_source {
 
 struct fastpathd_section {
 	uint32_t source;      /* enum fastpathd_source; 0: this one and the following are unused */
-	uint32_t offset;      /* in the region; a multiple of 4096 */
-	uint32_t size;        /* in the region; a multiple of 4096 */
+	uint32_t offset;      /* in the region; a multiple of the kernel's page */
+	uint32_t size;        /* in the region; a multiple of 4096, of which whole pages are mapped */
 	uint32_t protection;  /* PROT_READ 1, PROT_WRITE 2, PROT_EXEC 4: the final protection */
 	uint32_t file_offset; /* in the plan */
 	uint32_t file_size;   /* in the plan, at most size */

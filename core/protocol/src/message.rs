@@ -22,7 +22,7 @@ pub const CLOCK_NAME: &CStr = c"fastpath-clock";
 /// The same in /proc/PID/maps.
 pub const CLOCK_MAPPED_NAME: &str = "/memfd:fastpath-clock";
 /// Size of the address space that a client reserves for a region, in bytes.
-pub const REGION_ROOM: u32 = 65536;
+pub const REGION_ROOM: u32 = 1 << 19;
 /// Most sections of a region.
 pub const SECTIONS: usize = 8;
 /// Size of an answer's sentence, with the 0 at its end, in bytes.

@@ -110,7 +110,7 @@ static int fp_clock_is_served(void) {
 	/* More than a line up to its name, which may be in two pieces. */
 	enum { KEPT = 256 };
 	const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
-	unsigned long long start, end, page_end = 0;
+	unsigned long long start, page_at = 0;
 	char text[4096];
 	size_t kept = 0;
 	int found = 0;
@@ -129,13 +129,13 @@ static int fp_clock_is_served(void) {
 
 			while (line > text && line[-1] != '\n')
 				line--;
-			if (sscanf(line, "%llx-%llx", &start, &end) != 2)
+			if (sscanf(line, "%llx-", &start) != 1)
 				continue;
 			/* A region begins with its page. (A page of fastpath_clock_open() is alone.) */
 			if (!strncmp(name, "/memfd:fastpath-page", 20))
-				page_end = end;
+				page_at = start;
 			else if (!strncmp(name, "/memfd:fastpath-region", 22))
-				found = start == page_end;
+				found = page_at && start - page_at < FASTPATHD_MAILBOX_OFFSET;
 		}
 		if (kept > KEPT) {
 			memmove(text, text + kept - KEPT, KEPT);
@@ -143,8 +143,7 @@ static int fp_clock_is_served(void) {
 		}
 	}
 	close(fd);
-	/* A page has 4096 bytes, whatever the kernel's have. */
-	return found && fp_clock_answers(page_end - 4096);
+	return found && fp_clock_answers(page_at);
 #else
 	return 0;
 #endif

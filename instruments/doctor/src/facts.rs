@@ -88,8 +88,6 @@ pub struct Kernel {
     pub machine: String,
     /// The parameters that affect clocks; nothing if the command line could not be read.
     pub parameters: Option<Vec<String>>,
-    /// Bytes of a memory page; 0 if unknown.
-    pub page_size: u64,
 }
 
 impl Kernel {
@@ -103,11 +101,6 @@ impl Kernel {
         let parameters = self.parameters.iter().flatten().rev();
         let mut set = parameters.filter(|parameter| parameter.starts_with("proc_mem.force_override="));
         set.next().is_none_or(|last| last != NEVER_WRITES_CODE)
-    }
-
-    /// Returns whether `fastpath run` can map its pages, which it cannot do in parts of a larger page.
-    pub(super) fn has_small_pages(&self) -> bool {
-        self.page_size <= fastpath_page::PAGE_SIZE as u64
     }
 }
 

@@ -94,8 +94,6 @@ pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, Stri
             release: probe.host.kernel.clone(),
             machine: probe.host.machine.clone(),
             parameters: host::parameters(root),
-            // SAFETY: getauxval only reads the kernel's data of this process.
-            page_size: unsafe { libc::getauxval(libc::AT_PAGESZ) },
         },
         clocksource,
         log,

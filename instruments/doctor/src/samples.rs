@@ -80,7 +80,6 @@ pub(super) fn healthy() -> Facts {
             release: "6.12.9".to_owned(),
             machine: std::env::consts::ARCH.to_owned(),
             parameters: Some(Vec::new()),
-            page_size: 4096,
         },
         machine: Machine {
             cpu: Some("a CPU".to_owned()),

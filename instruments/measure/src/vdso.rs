@@ -114,22 +114,31 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Largest distance of a jump's target from the page: the image is one page, and the code that jumps to it may lie
-/// behind it.
-const IMAGE_REACH: u64 = 16 * PAGE_SIZE as u64;
+/// Largest distance of an image from its page below.
+const DISTANCE: u64 = Isa::HOST.facts().largest_page;
 
-/// fastpath's page, right below its image.
+/// Largest distance of a jump's target from the page: the image has few pages, and the code that jumps to it may lie behind it.
+const IMAGE_REACH: u64 = 16 * DISTANCE;
+
+/// Returns whether an image at `image` may be that of the page that is mapped there.
+fn is_near(page: &Mapping, image: u64) -> bool {
+    (page.end..=page.start + DISTANCE).contains(&image)
+}
+
+/// fastpath's page, below its image.
 struct MappedPage(NonNull<Page>);
 
 impl MappedPage {
     fn below(image: usize, maps: &[Mapping]) -> Option<MappedPage> {
-        let mapping = maps
-            .iter()
-            .find(|mapping| mapping.end == image as u64 && mapping.readable)?;
-        if !mapping.name.starts_with(MAPPED_NAME) || mapping.len() < PAGE_SIZE as u64 {
+        let is_its = |page: &&Mapping| page.name.starts_with(MAPPED_NAME) && is_near(page, image as u64);
+        MappedPage::at(maps.iter().find(is_its)?)
+    }
+
+    fn at(mapping: &Mapping) -> Option<MappedPage> {
+        if !mapping.readable || mapping.len() < PAGE_SIZE as u64 {
             return None;
         }
-        let page = NonNull::new((image - PAGE_SIZE) as *mut Page)?;
+        let page = NonNull::new(mapping.start as *mut Page)?;
         let mut copy = [0u64; PAGE_SIZE / 8];
         for (index, word) in copy.iter_mut().enumerate() {
             // SAFETY: within the mapping, readable, aligned; volatile, because a publisher writes there.
@@ -148,7 +157,7 @@ impl MappedPage {
         let code = bytes.get(entry..entry + 16)?;
         let target = (Isa::HOST.facts().jump_target)(code, (vdso + entry) as u64)?;
         let is_inside = (vdso as u64..(vdso + bytes.len()) as u64).contains(&target);
-        let is_below_code = |page: &Mapping| maps.iter().any(|code| code.executable && code.start == page.end);
+        let is_below_code = |page: &Mapping| maps.iter().any(|code| code.executable && is_near(page, code.start));
         let is_before_target = |page: &Mapping| (page.end..page.end + IMAGE_REACH).contains(&target);
         let pages = maps.iter().filter(|mapping| {
             let is_its = if is_inside {
@@ -159,7 +168,7 @@ impl MappedPage {
             mapping.name.starts_with(MAPPED_NAME) && is_its
         });
         let page = pages.min_by_key(|page| page.end.abs_diff(vdso as u64))?;
-        MappedPage::below(page.end as usize, maps)
+        MappedPage::at(page)
     }
 
     fn page(&self) -> &Page {

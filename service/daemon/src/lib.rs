@@ -32,7 +32,6 @@ mod state;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fastpath_inject::target;
 use fastpath_measure::Comparison;
 use fastpath_page::ClockSet;
 use fastpath_publish::Publisher;
@@ -64,7 +63,6 @@ pub fn serve(options: &DaemonOptions) -> Result<(), ServeError> {
     let policy = Policy::read(&options.policy)
         .map_err(ServeError::Policy)?
         .unwrap_or_default();
-    target::kernels_pages_suit().map_err(|e| ServeError::Host(e.to_string()))?;
     evidence::is_promising(trust).map_err(|e| ServeError::Host(e.refusal()))?;
     // Before any thread is started, so that all threads inherit the namespace and the blocked signals.
     let entered = cgroup_namespace::enter_that_of_the_first_process();

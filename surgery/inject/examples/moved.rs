@@ -254,15 +254,8 @@ fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>
     let isa = Isa::of_elf(parsed.machine(), parsed.is_64()).ok_or("its ISA is unknown")?;
     let image = Image::for_isa(isa).ok_or("there is no image")?;
     let region_at = image_at(isa) - region::IMAGE;
-    let base = region_at + 0x1_0000;
-    let redirection = plan(
-        image,
-        bytes,
-        base,
-        image_at(isa),
-        region_at + region::ENTRY_THUNKS,
-        ClockSet::ALL,
-    )?;
+    let base = region_at + region::SIZE.next_multiple_of(0x1_0000);
+    let redirection = plan(image, bytes, base, region_at, ClockSet::ALL)?;
     let mut region = region_for(bytes, base, region_at, ClockSet::ALL, false)?;
     let stays = region.put_slow_path()?;
     let journal: &Journal = &region.journal;

@@ -2,12 +2,12 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use fastpath_image::{Image, Instance, InstanceConfig, KernelFunctions, MappedVdso, Placement, own_vdso};
+use fastpath_image::{Image, Instance, InstanceConfig, KernelFunctions, MappedVdso, own_vdso};
 use nix::errno::Errno;
 
 use crate::error::{Error, Result, tried};
 use crate::plan::redirection::{self, SERVED};
-use crate::{region, target};
+use crate::region;
 
 /// Distance in bytes between two jumps: the alignment of the kernel's functions.
 const ENTRY_BYTES: usize = 16;
@@ -24,14 +24,13 @@ pub struct InProcess {
 impl InProcess {
     /// Maps `page` and an image that falls back to this process's own vDSO.
     pub fn map(page: &OwnedFd) -> Result<InProcess> {
-        target::kernels_pages_suit()?;
         let refuse = |e: &dyn std::fmt::Display| Error::Unsupported(format!("this process's vDSO: {e}"));
         let kernels = own_vdso().map_err(|e| refuse(&e))?;
         let kernel = match &kernels {
             Some(own) => KernelFunctions::from_vdso(&own.vdso, own.base),
             None => KernelFunctions::NONE,
         };
-        let size = region::HOOK as usize + 4096;
+        let size = region::STATE as usize;
         let map = |at: usize, size: usize, protection, flags, fd| {
             // SAFETY: a fresh mapping, or one over a part of it that nothing uses yet.
             let mapped = unsafe { libc::mmap(at as *mut libc::c_void, size, protection, flags, fd, 0) };
@@ -53,7 +52,7 @@ impl InProcess {
         let (image, entries) = (base + region::IMAGE as usize, base + region::HOOK as usize);
         let options = InstanceConfig {
             kernel,
-            ..InstanceConfig::at(Placement::at(image as u64))
+            ..InstanceConfig::at(region::placement(base as u64, region::IMAGE))
         };
         let mut instance = Instance::new(Image::host(), &options).map_err(|e| refuse(&e))?;
         instance.pin(Image::host(), image as u64);

@@ -86,14 +86,6 @@ fn notes(facts: &Facts) -> Vec<Finding> {
         let says = format!("`fastpath run` would refuse to serve programs here: {distrust}{allowed}");
         findings.push(finding("run-refuses", Severity::Note, says));
     }
-    if !facts.kernel.has_small_pages() {
-        let bytes = facts.kernel.page_size.to_string();
-        let says = format!(
-            "`fastpath run` would refuse to serve programs here: it requires a kernel with memory pages of {} bytes",
-            fastpath_page::PAGE_SIZE
-        );
-        findings.push(finding("run-refuses", Severity::Note, says).proof("auxiliary vector: AT_PAGESZ", &bytes));
-    }
     if !facts.kernel.lets_write_code() {
         let says = format!(
             "neither `fastpath run` nor `attach` can serve programs here: `{NEVER_WRITES_CODE}` lets nobody write their code"

@@ -8,7 +8,7 @@ use super::mapping_at::Mappings;
 use super::threads::Stopped;
 use crate::abi::host::running;
 use crate::error::Result;
-use crate::target::memory::{PAGE, Pagemap};
+use crate::target::memory::{Pagemap, kernels_page};
 use crate::target::tracee::Tracee;
 
 /// Bytes of a stack that are searched, from the stack pointer on. Handlers are usually not deep: they run on small
@@ -67,7 +67,7 @@ impl Stacks {
     fn pages(&self, Range { mut start, end }: Range<u64>) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for is_present in self.pagemap.present(start..end) {
-            let next = ((start / PAGE + 1) * PAGE).min(end);
+            let next = ((start / kernels_page() + 1) * kernels_page()).min(end);
             match ranges.last_mut() {
                 _ if !is_present => {}
                 Some(last) if last.end == start => last.end = next,

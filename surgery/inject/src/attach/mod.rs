@@ -98,7 +98,6 @@ pub fn attach(pid: i32, config: &AttachConfig<'_>, last_resort: LastResort) -> A
     fastpath_evidence::counter::choose_read();
     execs::outside(pid, || {
         checks::is_reachable(pid)?;
-        crate::target::kernels_pages_suit()?;
         session::hold(pid, last_resort, |session| attach_held(session, config))
     })
 }

@@ -19,14 +19,14 @@ use crate::plan::{Plan, Seen, Withhold};
 use crate::remote::apply::{revert, write};
 use crate::remote::mapping::{self, Region};
 use crate::remote::{self, RemoteCalls};
+use crate::target::ThreadStatus;
 use crate::target::maps::{self, Mapping};
 use crate::target::memory::{CodePages, Memory, PAGE};
 use crate::target::permissions::Permissions;
 use crate::target::program::{self, Code};
 use crate::target::sites;
-use crate::target::stack::{AT_ENTRY, AT_PAGESZ, AT_SECURE, AT_SYSINFO, AT_SYSINFO_EHDR, InitialStack};
+use crate::target::stack::{AT_ENTRY, AT_SECURE, AT_SYSINFO, AT_SYSINFO_EHDR, InitialStack};
 use crate::target::tracee::Tracee;
-use crate::target::{self, ThreadStatus};
 
 /// What every program of one `run` gets.
 pub struct InjectionConfig {
@@ -289,9 +289,6 @@ impl Program {
             return Err(Error::Unsupported(
                 "it runs with other privileges than its caller's".into(),
             ));
-        }
-        if let Some(bytes) = stack.get(AT_PAGESZ) {
-            target::suits_pages_of(bytes)?;
         }
         let maps = maps::read(pid)?;
         let code = Code::read(tracee, abi, &config.scans, &stack, &maps)?;

@@ -105,13 +105,13 @@ impl Calls {
 
     /// Returns a page of thunks within a jump's reach of code, where nothing is mapped; [`Calls::keep`] reserves it.
     pub fn page_beside(&self, code: u64) -> Option<ThunkPage> {
-        let at = region::place_beside(&self.taken, code, PAGE)?;
+        let at = region::place_beside(&self.taken, code, region::LARGEST_PAGE)?;
         Some(ThunkPage::new(at, vec![0; PAGE as usize]))
     }
 
     /// Adds a page of thunks.
     pub fn keep(&mut self, page: ThunkPage) {
-        self.reserve(page.at, PAGE);
+        self.reserve(page.at, region::LARGEST_PAGE);
         self.pages.push(page);
     }
 

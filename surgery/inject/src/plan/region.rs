@@ -1,14 +1,17 @@
-//! The region that a process gets: nine pages, each at a fixed distance from the others.
+//! The region that a process gets. Its parts are at fixed distances from each other, and what is mapped apart begins at a
+//! multiple of the largest page that kernels of the host's ISA have.
 //!
-//! | offset | bytes | what | access |
-//! |---|---|---|---|
-//! | 0 | 4096 | the page, a sealed memfd | read |
-//! | 4096 | 8192 | the vDSO image | read, execute |
-//! | 12288 | 7168 | the hook | read, execute |
-//! | 19456 | 1024 | the thunk for AT_SYSINFO, in 32-bit programs | read, execute |
-//! | 20480 | 4096 | the hook's state, private | read, write |
-//! | 24576 | 4096 | the mailbox, a memfd | read, write |
-//! | 28672 | 8192 | the journal of the changes, and the thunks of the vDSO's entry points (`redirection/`) | read, execute |
+//! | offset | with pages of 64 KiB | bytes | what | access |
+//! |---|---|---|---|---|
+//! | 0 | 0 | 4096 | the page, a sealed memfd | read |
+//! | 4096 | 65536 | 8192 | the vDSO image | read, execute |
+//! | 12288 | 131072 | 7168 | the hook | read, execute |
+//! | 19456 | 138240 | 1024 | the thunk for AT_SYSINFO, in 32-bit programs | read, execute |
+//! | 20480 | 196608 | 4096 | the hook's state, private | read, write |
+//! | 24576 | 262144 | 4096 | the mailbox, a memfd | read, write |
+//! | 28672 | 327680 | 8192 | the journal of the changes, and the thunks of the vDSO's entry points (`redirection/`) | read, execute |
+//!
+//! Between the parts, where a kernel has smaller pages, are pages of zeros that take no memory.
 //!
 //! In a program that starts without a kernel's vDSO, AT_SYSINFO_EHDR points to the image. It is alone in its mapping there:
 //! some programs unmap all of the mapping that holds the vDSO, as Valgrind does. fastpath's own code uses a second image, and so do the
@@ -19,31 +22,47 @@
 
 use std::num::NonZero;
 
-use fastpath_page::PAGE_SIZE;
+use fastpath_image::{Isa, Placement};
 use nix::errno::Errno;
 
 use crate::abi::host::REACH;
 use crate::error::{Error, Result};
 use crate::target::maps::{self, Mapping};
 
+/// Bytes that any kernel for the host's ISA can map and protect by themselves.
+pub const LARGEST_PAGE: u64 = Isa::HOST.facts().largest_page;
+
+/// Returns the room of a part of so many bytes that is mapped apart.
+const fn room(bytes: u64) -> u64 {
+    bytes.next_multiple_of(LARGEST_PAGE)
+}
+
+/// Returns where an image at this offset of the region at `region` lies, and its page.
+pub fn placement(region: u64, image: u64) -> Placement {
+    Placement {
+        address: region + image,
+        page_offset: PAGE.cast_signed() - image.cast_signed(),
+    }
+}
+
 /// Offsets in the region; `hook/hook.lds` repeats those of the hook and what it refers to.
 pub const PAGE: u64 = 0;
-pub const IMAGE: u64 = 4096;
-pub const IMAGE_ROOM: u64 = 8192;
+pub const IMAGE: u64 = LARGEST_PAGE;
+pub const IMAGE_ROOM: u64 = room(8192);
 pub const HOOK: u64 = IMAGE + IMAGE_ROOM;
 /// `hook/hook.lds` has this size, too.
 pub const HOOK_ROOM: u64 = 7168;
 pub const THUNKS: u64 = HOOK + HOOK_ROOM;
-pub const STATE: u64 = HOOK + 8192;
-pub const MAILBOX: u64 = STATE + 4096;
-pub const JOURNAL: u64 = MAILBOX + 4096;
+pub const STATE: u64 = HOOK + room(8192);
+pub const MAILBOX: u64 = STATE + LARGEST_PAGE;
+pub const JOURNAL: u64 = MAILBOX + LARGEST_PAGE;
 pub const JOURNAL_ROOM: u64 = 5120;
 pub const ENTRY_THUNKS: u64 = JOURNAL + JOURNAL_ROOM;
 /// Size of the region in bytes.
-pub const SIZE: u64 = JOURNAL + 8192;
+pub const SIZE: u64 = JOURNAL + room(8192);
 
 /// Offset of the second image.
-pub const OWN_IMAGE: u64 = SIZE + 4096;
+pub const OWN_IMAGE: u64 = SIZE + LARGEST_PAGE;
 /// Size of the region with the second image, in bytes.
 pub const SIZE_WITH_OWN_IMAGE: u64 = OWN_IMAGE + IMAGE_ROOM;
 
@@ -75,7 +94,7 @@ pub fn place_beside(maps: &[Mapping], code: u64, size: u64) -> Option<u64> {
 
 /// Last page of a program's address space with four levels of page tables on x86-64
 /// (Documentation/arch/x86/x86_64/mm.rst); programs of all ISAs stay below it unless they ask for more.
-const CEILING: u64 = 0x7fff_ffff_f000;
+const CEILING: u64 = 0x7fff_ffff_f000 / LARGEST_PAGE * LARGEST_PAGE;
 
 /// Returns the end of the address space of this kernel's programs, at most [`CEILING`]. User Mode Linux has less, and its
 /// vDSO is the last page of it.
@@ -86,7 +105,7 @@ fn end_of_address_space() -> u64 {
 
 /// Returns the end of the pages below `ceiling` that exist. They are the first ones.
 fn end_of(ceiling: u64, exists: impl Fn(u64) -> bool) -> u64 {
-    let page = PAGE_SIZE as u64;
+    let page = LARGEST_PAGE;
     if exists(ceiling - page) {
         return ceiling;
     }
@@ -105,7 +124,7 @@ fn end_of(ceiling: u64, exists: impl Fn(u64) -> bool) -> u64 {
 /// Returns whether this process could map the page at `at`, or has mapped something there.
 fn may_be_mapped(at: u64) -> bool {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-    let (Some(size), Some(hint)) = (NonZero::new(PAGE_SIZE), NonZero::new(at as usize)) else {
+    let (Some(size), Some(hint)) = (NonZero::new(LARGEST_PAGE as usize), NonZero::new(at as usize)) else {
         return true;
     };
     let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED_NOREPLACE;
@@ -113,7 +132,7 @@ fn may_be_mapped(at: u64) -> bool {
     match unsafe { mmap_anonymous(Some(hint), size, ProtFlags::PROT_NONE, flags) } {
         Ok(mapped) => {
             // SAFETY: it was mapped just now, and nothing refers to it.
-            let _ = unsafe { munmap(mapped, PAGE_SIZE) };
+            let _ = unsafe { munmap(mapped, size.get()) };
             true
         }
         // EPERM: below vm.mmap_min_addr.
@@ -136,8 +155,8 @@ pub fn place_near(maps: &[Mapping], vdso_base: u64) -> Result<u64> {
 /// The same in an address space that ends at `ceiling`. Tries above the vDSO first: the mapping below is often the stack, which
 /// grows. Without address space randomization, that is the mapping above, and the free room is no more than its limit.
 fn place_near_below(maps: &[Mapping], vdso_base: u64, ceiling: u64) -> Result<u64> {
-    /// One page, so that an overrun of one mapping does not hit the other.
-    const DISTANCE: u64 = 4096;
+    /// So that an overrun of one mapping does not hit the other.
+    const DISTANCE: u64 = LARGEST_PAGE;
     let is_stack = |m: &&Mapping| m.name.starts_with("[stack");
     let reached = |at: &u64| at.abs_diff(vdso_base) < REACH;
     let above = maps::gap_above(maps, vdso_base, SIZE_WITH_OWN_IMAGE, DISTANCE)
@@ -192,7 +211,7 @@ mod tests {
             assert!(at + SIZE < vdso, "{at:#x}");
         }
         let maps = fastpath_os::maps::parse("f7f0b000-f7f0d000 r-xp 0 0:0 0 [vdso]\n");
-        assert_eq!(place_near(&maps, 0xf7f0_b000).unwrap(), 0xf7f0_e000);
+        assert_eq!(place_near(&maps, 0xf7f0_b000).unwrap(), 0xf7f0_d000 + LARGEST_PAGE);
     }
 
     /// Regression: User Mode Linux's address space ends with the vDSO, and the region was placed behind it.
@@ -236,7 +255,14 @@ mod tests {
 
     #[test]
     fn the_end_of_an_address_space_is_found_by_its_pages() {
-        for end in [CEILING, CEILING - 4096, 0x7f_c000_0000, 0x10_0000, 4096, 0] {
+        for end in [
+            CEILING,
+            CEILING - LARGEST_PAGE,
+            0x7f_c000_0000,
+            0x10_0000,
+            LARGEST_PAGE,
+            0,
+        ] {
             assert_eq!(end_of(CEILING, |at| at < end), end);
         }
         assert!(may_be_mapped(0x1000_0000) && may_be_mapped(may_be_mapped as *const () as u64 & !4095));

@@ -92,14 +92,13 @@ impl Region<'_> {
         let made = make(EXECUTABLE).or_else(|_| make(MFdFlags::empty()));
         let file = File::from(made.map_err(tried("memfd_create"))?);
         let in_file = |e| Error::io("memfd", e);
-        let size = THUNK_PAGES_IN_FILE + PAGE * self.plan.calls.pages.len() as u64;
+        let size = THUNK_PAGES_IN_FILE + region::LARGEST_PAGE * self.plan.calls.pages.len() as u64;
         let mut bytes = vec![0; size as usize];
         let mut put = |at: u64, part: &[u8]| bytes[at as usize..][..part.len()].copy_from_slice(part);
         put(0, &self.plan.region.code);
         put(region::STATE, self.state.bytes());
         put(VDSO_IN_FILE, &self.plan.region.vdso);
-        let thunks = (THUNK_PAGES_IN_FILE..).step_by(PAGE as usize);
-        for (at, page) in thunks.zip(&self.plan.calls.pages) {
+        for (at, page) in thunk_offsets().zip(&self.plan.calls.pages) {
             put(at, &page.bytes);
         }
         let (pages, _) = bytes.as_chunks::<{ PAGE as usize }>();
@@ -152,13 +151,17 @@ impl Region<'_> {
             ),
         ];
         let images = images.into_iter().filter(|_| !self.plan.region.vdso.is_empty());
-        let offsets = (THUNK_PAGES_IN_FILE..).step_by(PAGE as usize);
-        let thunks = offsets.zip(&self.plan.calls.pages);
+        let thunks = thunk_offsets().zip(&self.plan.calls.pages);
         let thunks = thunks.map(|(offset, page)| (page.at, PAGE, EXECUTE, NEW, code, offset));
         let all = parts.into_iter().chain(images).chain(thunks);
         all.map(|(at, size, protection, flags, fd, offset)| [at, size, protection as u64, flags as u64, fd, offset])
             .collect()
     }
+}
+
+/// Returns the offsets of the pages of thunks in the region's memory.
+fn thunk_offsets() -> impl Iterator<Item = u64> {
+    (THUNK_PAGES_IN_FILE..).step_by(region::LARGEST_PAGE as usize)
 }
 
 fn is_zeros(page: &[u8; PAGE as usize]) -> bool {

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::plan::redirection::{Change, is_region};
 use crate::plan::region::TAIL_BYTES as BYTES;
 use crate::target::maps::Mapping;
-use crate::target::memory::{Memory, PAGE, Pagemap};
+use crate::target::memory::{Memory, Pagemap, kernels_page};
 
 /// Offset of the code: the bytes before the tail keep their padding.
 const CODE_AT: usize = 32;
@@ -220,7 +220,7 @@ fn beside_segments(memory: &Memory, maps: &[Mapping], mapping: &Mapping) -> Opti
 
 /// Returns the end of the last segment in `mapping` if the file is loaded at `start`.
 fn end_of_segment(mapping: &Mapping, start: u64, loaded: &[Segment]) -> Option<u64> {
-    let bias = start.wrapping_sub(loaded.first()?.addresses.start & !(PAGE - 1));
+    let bias = start.wrapping_sub(loaded.first()?.addresses.start & !(kernels_page() - 1));
     let address = |segment: &Segment| bias.wrapping_add(segment.addresses.start);
     let below = loaded.iter().filter(|segment| address(segment) < mapping.end);
     let last = below.max_by_key(|segment| address(segment))?;

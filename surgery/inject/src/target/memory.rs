@@ -53,8 +53,13 @@ impl Memory {
     }
 }
 
-/// Size of a page of every supported architecture.
+/// Size of the smallest page of every supported architecture.
 pub const PAGE: u64 = 4096;
+
+/// Returns the size of this kernel's pages, which is the same in all programs.
+pub fn kernels_page() -> u64 {
+    rustix::param::page_size() as u64
+}
 
 /// Code of a process, which does not run meanwhile: a page of it is read once, and changes in one page are one write.
 pub struct CodePages<'a> {
@@ -151,15 +156,15 @@ impl Pagemap {
         let read = self
             .0
             .as_ref()
-            .map(|file| file.read_exact_at(&mut entry, address / PAGE * 8));
+            .map(|file| file.read_exact_at(&mut entry, address / kernels_page() * 8));
         matches!(read, Some(Ok(()))) && u64::from_ne_bytes(entry) & OF_FILE != 0
     }
 
-    /// Returns whether each page of a range is in memory or swapped out; true if the kernel does not report it.
+    /// Returns whether each of the kernel's pages of a range is in memory or swapped out; true if the kernel does not report it.
     pub fn present(&self, range: Range<u64>) -> Vec<bool> {
         /// Bit 63: the page is present; bit 62: it is swapped out.
         const PRESENT_OR_SWAPPED: u64 = 3 << 62;
-        let pages = range.start / PAGE..range.end.div_ceil(PAGE);
+        let pages = range.start / kernels_page()..range.end.div_ceil(kernels_page());
         let count = (pages.end - pages.start) as usize;
         let Some(pagemap) = &self.0 else {
             return vec![true; count];

@@ -22,7 +22,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fastpath_image::Isa;
 use fastpath_os::foreign::{self, Identity};
-use fastpath_page::PAGE_SIZE;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
@@ -43,23 +42,6 @@ pub fn why_filters_stay() -> Option<String> {
     }
     let lacks = own.set("CapEff").is_some_and(|has| has & CAP_SYS_ADMIN == 0);
     lacks.then(|| "PTRACE_O_SUSPEND_SECCOMP takes CAP_SYS_ADMIN".into())
-}
-
-/// Refuses a kernel whose pages are larger than the region's (AArch64's may be of 16 or 64 KiB): parts of a page can be
-/// neither mapped nor protected.
-pub fn suits_pages_of(bytes: u64) -> Result<()> {
-    if bytes <= PAGE_SIZE as u64 {
-        return Ok(());
-    }
-    Err(Error::Unsupported(format!(
-        "this kernel's memory pages are of {bytes} bytes, and programs can be served only where they are of {PAGE_SIZE}"
-    )))
-}
-
-/// Refuses a kernel whose page size does not suit the region: the size is the same in all its programs (AT_PAGESZ).
-pub fn kernels_pages_suit() -> Result<()> {
-    // SAFETY: getauxval only reads what the kernel gave this process.
-    suits_pages_of(unsafe { libc::getauxval(libc::AT_PAGESZ) })
 }
 
 /// Flags for a handle only.
@@ -401,18 +383,5 @@ mod tests {
                 is_strict: false
             }
         );
-    }
-
-    #[test]
-    fn a_kernel_with_larger_pages_is_refused_in_one_sentence() {
-        suits_pages_of(4096).unwrap();
-        for bytes in [16384, 65536] {
-            let refusal = suits_pages_of(bytes).unwrap_err().to_string();
-            assert!(
-                refusal.contains(&format!("{bytes} bytes")) && refusal.contains("4096"),
-                "{refusal}"
-            );
-            assert_eq!(refusal.lines().count(), 1);
-        }
     }
 }

@@ -6,7 +6,6 @@ use crate::target::tracee::Tracee;
 /// Types of auxiliary vector entries, from include/uapi/linux/auxvec.h.
 pub const AT_NULL: u64 = 0;
 pub const AT_PHDR: u64 = 3;
-pub const AT_PAGESZ: u64 = 6;
 pub const AT_BASE: u64 = 7;
 pub const AT_ENTRY: u64 = 9;
 pub const AT_SECURE: u64 = 23;

@@ -258,20 +258,6 @@ fn a_slow_function_is_explained_by_its_own_absence_only() {
 }
 
 #[test]
-fn a_kernel_with_larger_pages_is_not_sent_to_run() {
-    let mut facts = samples::without_vdso();
-    facts.kernel.page_size = 65536;
-    let report = report(facts);
-    assert_eq!(ids(&report), ["no-vdso", "run-refuses"]);
-    assert!(finding(&report, "run-refuses").proofs[0].shows.contains("65536"));
-    assert!(
-        report.remedies.iter().all(|remedy| remedy.id != "run"),
-        "{:?}",
-        report.remedies
-    );
-}
-
-#[test]
 fn what_fastpath_passes_on_is_not_blamed_on_an_old_kernel() {
     let mut facts = samples::healthy();
     let without = samples::without_vdso();

@@ -19,7 +19,7 @@ mod x86;
 use std::ops::Range;
 
 use fastpath_image::vdso::Export;
-use fastpath_image::{Image, Instance, InstanceConfig, Isa, KernelFunctions, Placement, Vdso};
+use fastpath_image::{Image, Instance, InstanceConfig, Isa, KernelFunctions, Vdso};
 use fastpath_page::ClockSet;
 
 use crate::error::{Error, Result};
@@ -109,16 +109,10 @@ pub(crate) const SERVED: [&str; 3] = ["clock_gettime", "clock_gettime64", "getti
 /// Alignment of a thunk in bytes.
 const THUNK_ALIGNMENT: usize = 16;
 
-/// Plans the redirection of the vDSO `vdso`, mapped at `vdso_base`, to `image`, to be mapped at `image_at`, with thunks
-/// at `thunks_at`. `clocks` are those that the page will answer.
-pub fn plan(
-    image: &Image,
-    vdso: &[u8],
-    vdso_base: u64,
-    image_at: u64,
-    thunks_at: u64,
-    clocks: ClockSet,
-) -> Result<Redirection> {
+/// Plans the redirection of the vDSO `vdso`, mapped at `vdso_base`, to `image` in the region at
+/// `region_at`. `clocks` are those that the page will answer.
+pub fn plan(image: &Image, vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet) -> Result<Redirection> {
+    let (image_at, thunks_at) = (region_at + region::IMAGE, region_at + region::ENTRY_THUNKS);
     let parsed = Vdso::parse(vdso).map_err(|e| Error::Unsupported(format!("the kernel's vDSO: {e}")))?;
     let is_inside = |e: &&Export| e.offset.checked_add(e.size).is_some_and(|end| end <= vdso.len() as u64);
     let functions = parsed.exports().iter().filter(|e| e.is_function);
@@ -187,7 +181,7 @@ pub fn plan(
             }
         }
     }
-    redirection.fill_body(image, image_at, (vdso, vdso_base), &frames, thunks_at)?;
+    redirection.fill_body(image, region_at, (vdso, vdso_base), &frames)?;
     Ok(redirection)
 }
 
@@ -241,17 +235,11 @@ impl Redirection {
         }
     }
 
-    /// Fills in the image's code, which will be mapped at `image_at`.
-    fn fill_body(
-        &mut self,
-        image: &Image,
-        image_at: u64,
-        vdso: (&[u8], u64),
-        frames: &[Frames],
-        thunks_at: u64,
-    ) -> Result<()> {
+    /// Fills in the code of the image, which will be in the region at `region_at`.
+    fn fill_body(&mut self, image: &Image, region_at: u64, vdso: (&[u8], u64), frames: &[Frames]) -> Result<()> {
         if let Some(body) = &self.body {
-            let instance = self.instance(image, image_at)?;
+            let (image_at, thunks_at) = (region_at + region::IMAGE, region_at + region::ENTRY_THUNKS);
+            let instance = self.instance(image, region_at)?;
             let source = Source {
                 bytes: instance.bytes(),
                 at: image_at,
@@ -273,14 +261,15 @@ impl Redirection {
         Ok(())
     }
 
-    /// Returns an instance of the image that falls back to the kernel's functions.
-    fn instance(&self, image: &Image, image_at: u64) -> Result<Instance> {
+    /// Returns the instance of the image in the region at `region_at` that falls back to the kernel's functions.
+    fn instance(&self, image: &Image, region_at: u64) -> Result<Instance> {
+        let placement = region::placement(region_at, region::IMAGE);
         let options = InstanceConfig {
             kernel: self.kernel,
-            ..InstanceConfig::at(Placement::at(image_at))
+            ..InstanceConfig::at(placement)
         };
         let mut instance = Instance::new(image, &options).map_err(|e| Error::Unsupported(e.to_string()))?;
-        instance.pin(image, image_at);
+        instance.pin(image, placement.address);
         Ok(instance)
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use fastpath_code::rescue::thunk::Routine;
-use fastpath_image::{Instance, InstanceConfig, Isa, Placement, Vdso};
+use fastpath_image::{Instance, InstanceConfig, Isa, Vdso};
 use fastpath_page::ClockSet;
 
 use super::slow_path::SlowPath;
@@ -92,15 +92,13 @@ impl Known {
             Error::Unsupported("its vDSO is of an instruction set whose programs are not redirected".into())
         })?;
         let (image, _) = abi::of_this_build(abi)?;
-        let image_at = region_at + region::IMAGE;
-        let thunks_at = region_at + region::ENTRY_THUNKS;
         Ok(Known {
             vdso: vdso.to_vec(),
             vdso_base,
             region_at,
             clocks,
             abi,
-            redirection: plan(image, vdso, vdso_base, image_at, thunks_at, clocks)?,
+            redirection: plan(image, vdso, vdso_base, region_at, clocks)?,
         })
     }
 
@@ -136,7 +134,7 @@ impl RegionPlan {
     ) -> Result<RegionPlan> {
         let mut plan = RegionPlan::from_redirection(abi, region_at, Redirection::default(), 0, clocks)?;
         if is_vdso {
-            plan.vdso = vdso_at(abi, region_at + region::IMAGE)?;
+            plan.vdso = vdso_of(abi, region_at)?;
             plan.add_own_image(abi)?;
         }
         if rescue {
@@ -153,8 +151,7 @@ impl RegionPlan {
         clocks: ClockSet,
     ) -> Result<RegionPlan> {
         let (image, hook) = abi::of_this_build(abi)?;
-        let image_at = region_at + region::IMAGE;
-        let instance = redirection.instance(image, image_at)?;
+        let instance = redirection.instance(image, region_at)?;
         let journal = Journal {
             state: JournalState::InForce,
             is_of_start: false,
@@ -250,11 +247,10 @@ impl RegionPlan {
     /// Adds a second image, for fastpath's own code, which asks the kernel by system calls.
     fn add_own_image(&mut self, abi: &dyn Abi) -> Result<()> {
         let (image, _) = abi::of_this_build(abi)?;
-        let placement = Placement {
-            address: self.at + region::OWN_IMAGE,
-            page_offset: region::PAGE.cast_signed() - region::OWN_IMAGE.cast_signed(),
-        };
-        let own = Instance::new(image, &InstanceConfig::at(placement));
+        let own = Instance::new(
+            image,
+            &InstanceConfig::at(region::placement(self.at, region::OWN_IMAGE)),
+        );
         let own = own.map_err(|e| Error::Unsupported(e.to_string()))?;
         self.put(region::IMAGE..region::HOOK, own.bytes())
     }
@@ -265,10 +261,10 @@ impl RegionPlan {
     }
 }
 
-/// Returns the image at `at` that is a program's vDSO.
-fn vdso_at(abi: &dyn Abi, at: u64) -> Result<Vec<u8>> {
+/// Returns the image in the region at `region_at` that is a program's vDSO.
+fn vdso_of(abi: &dyn Abi, region_at: u64) -> Result<Vec<u8>> {
     let (image, _) = abi::of_this_build(abi)?;
-    let mut vdso = Redirection::default().instance(image, at)?;
+    let mut vdso = Redirection::default().instance(image, region_at)?;
     // It would only make the system call. glibc returns the function's result as it is, without errno.
     vdso.hide(image, "time");
     Ok(vdso.bytes().to_vec())

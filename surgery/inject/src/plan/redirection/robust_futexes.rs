@@ -81,8 +81,7 @@ fn functions_that_unlock_robust_futexes_stay_in_their_place_and_are_not_copied()
                 assert!(code.windows(CODE.len()).all(|bytes| bytes != CODE));
             }
         }
-        let (image, thunks) = (at + region::IMAGE, at + region::ENTRY_THUNKS);
-        let plan = plan(Image::host(), &vdso, base, image, thunks, ClockSet::ALL).unwrap();
+        let plan = plan(Image::host(), &vdso, base, at, ClockSet::ALL).unwrap();
         let kernels = UNLOCK.map(|name| plan.kernel.address(name));
         assert_eq!(kernels, offsets.map(|offset| base + offset));
     }

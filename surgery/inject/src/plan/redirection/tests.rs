@@ -328,15 +328,7 @@ fn functions_that_are_not_served_keep_their_addresses() {
     let vdso = this_machines();
     let at = vdso.base - (1 << 20);
     let thunks = at + region::ENTRY_THUNKS;
-    let plan = plan(
-        Image::host(),
-        &vdso.bytes,
-        vdso.base,
-        at + region::IMAGE,
-        thunks,
-        ClockSet::ALL,
-    )
-    .unwrap();
+    let plan = plan(Image::host(), &vdso.bytes, vdso.base, at, ClockSet::ALL).unwrap();
     let parsed = fastpath_image::Vdso::parse(&vdso.bytes).unwrap();
     let kernels = KernelFunctions::from_vdso(&parsed, vdso.base);
     let wanted = |second: u64| kernels.with("gettimeofday", thunks).with("clock_gettime", second);
