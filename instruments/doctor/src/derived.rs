@@ -1,6 +1,6 @@
 //! What follows from several facts together.
 
-use super::facts::{Facts, HIDES_VDSO, HIDES_VDSO_32, Kernel, Stated};
+use super::facts::{Facts, HIDES_VDSO, HIDES_VDSO_32, Kernel, Process, Stated, VdsoKind};
 use fastpath_evidence::{Distrust, KernelsClock, Trust};
 use fastpath_measure::ClockRate;
 
@@ -53,6 +53,13 @@ impl Facts {
             .is_some_and(|process| process.word_bits == Some(32));
         let parameter = if is_32_bit { HIDES_VDSO_32 } else { HIDES_VDSO };
         self.kernel.has_parameter(parameter).then_some(parameter)
+    }
+
+    /// Returns whether the process that was asked about is a 32-bit one without a vDSO on a kernel for AArch64, which gives
+    /// these programs one only if it was built to (arch/arm64/Kconfig, COMPAT_VDSO).
+    pub(crate) fn lacks_compat_vdso(&self) -> bool {
+        let is_one = |process: &Process| process.isa.as_deref() == Some("arm") && process.vdso == Some(VdsoKind::None);
+        self.kernel.machine == "aarch64" && self.process.as_ref().is_some_and(is_one)
     }
 }
 

@@ -42,6 +42,10 @@ pub(super) fn from_facts(process: &Process, facts: &Facts) -> Vec<Finding> {
                 .proof(&maps, "neither [vdso] nor fastpath's page");
             findings.push(match facts.hides_vdso() {
                 Some(parameter) => found.because_of("the kernel was started without one", "/proc/cmdline", parameter),
+                None if facts.lacks_compat_vdso() => {
+                    let says = "this kernel has no compat vDSO, the one for 32-bit programs (CONFIG_COMPAT_VDSO)";
+                    found.because_of(says, &maps, "no [vdso]")
+                }
                 None => found,
             });
         }

@@ -212,6 +212,7 @@ fn run(facts: &Facts) -> Option<Remedy> {
     // `run` decides by the costs in 64-bit programs, which are fast there.
     let clocks = match facts.hides_vdso() {
         Some(HIDES_VDSO_32) => " --clocks all",
+        None if facts.lacks_compat_vdso() => " --clocks all",
         _ => "",
     };
     let cost = facts
@@ -449,6 +450,10 @@ fn hypervisor(facts: &Facts) -> Option<Remedy> {
 }
 
 fn no_vdso(facts: &Facts) -> Vec<Remedy> {
+    if facts.lacks_compat_vdso() {
+        let does = "use a kernel that was built with CONFIG_COMPAT_VDSO=y, which takes a compiler for 32-bit Arm (CROSS_COMPILE_COMPAT)";
+        return vec![remedy("kernel", When::Permanent, does, "another kernel, and a reboot")];
+    }
     let Some(parameter) = facts.hides_vdso() else {
         return Vec::new();
     };

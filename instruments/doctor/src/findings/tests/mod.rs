@@ -167,6 +167,28 @@ fn a_32_bit_program_without_a_vdso_is_told_of_the_parameter() {
 }
 
 #[test]
+fn a_32_bit_arm_program_without_a_vdso_is_told_of_the_kernels_configuration() {
+    let mut facts = samples::healthy();
+    facts.kernel.machine = "aarch64".to_owned();
+    facts.process = Some(Process {
+        isa: Some("arm".to_owned()),
+        vdso: Some(VdsoKind::None),
+        ..samples::other_isa().process.expect("a process")
+    });
+    let told = report(facts.clone());
+    let because = &finding(&told, "process-without-vdso").because[0];
+    assert!(because.says.contains("CONFIG_COMPAT_VDSO"), "{because:?}");
+    let does: Vec<&str> = told.remedies.iter().map(|remedy| &*remedy.does).collect();
+    assert!(
+        does[0].starts_with("`fastpath run --clocks all -- PROGRAM`") && does[1].contains("CONFIG_COMPAT_VDSO=y"),
+        "{does:?}"
+    );
+    // On a 32-bit kernel, it would be another reason.
+    facts.kernel.machine = "armv7l".to_owned();
+    assert!(finding(&report(facts), "process-without-vdso").because.is_empty());
+}
+
+#[test]
 fn where_nobody_may_write_code_neither_run_nor_attach_is_advised() {
     let set = |values: &[&str]| {
         let mut facts = samples::hpet();
