@@ -28,6 +28,9 @@ pub fn own_vdso() -> Result<Option<MappedVdso>, ElfError> {
     if base == 0 {
         return Ok(None);
     }
+    // SAFETY: as above.
+    #[allow(clippy::useless_conversion)]
+    let page_size: u64 = unsafe { libc::getauxval(libc::AT_PAGESZ) }.into();
     // SAFETY: AT_SYSINFO_EHDR is the start of a mapping, which is at least a page long and stays until the process
     // ends.
     let first_page = unsafe { std::slice::from_raw_parts(base as *const u8, MIN_PAGE_SIZE) };
@@ -37,7 +40,7 @@ pub fn own_vdso() -> Result<Option<MappedVdso>, ElfError> {
         .max()
         .unwrap_or(0)
         .min(MAX_SIZE)
-        .next_multiple_of(MIN_PAGE_SIZE as u64);
+        .next_multiple_of(page_size.max(MIN_PAGE_SIZE as u64));
     // SAFETY: the kernel maps whole pages of what its vDSO's program headers say, and so does fastpath where it replaced
     // the vDSO.
     let bytes = unsafe { std::slice::from_raw_parts(base as *const u8, size as usize) }.to_vec();

@@ -66,7 +66,8 @@ static void difference(const char *form, const char *what, uintptr_t is, uintptr
 
 /* Memory that can be written, that can only be read, and that cannot be read either, in this order, a page each. */
 static unsigned char *pages;
-enum { PAGE = 4096 };
+/* The largest of any kernel. */
+enum { PAGE = 65536 };
 
 static int reads_a_clock(const struct form *form) { return form->number != CLOCK_GETRES && form->number != GETCPU; }
 
