@@ -23,8 +23,7 @@ int map_vdso(int page_fd, uint32_t instance_flags, struct vdso *vdso) {
 						    .kernel_functions = &way_in,
 						    .kernel_function_count = way_in.address != 0};
 	/* One mapping for both, so that they are adjacent. */
-	unsigned char *page =
-	    mmap(NULL, page_room + size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned char *page = mmap(NULL, page_room + size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int written;
 
 	if (page == MAP_FAILED ||

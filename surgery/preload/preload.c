@@ -236,8 +236,8 @@ static bool serve(struct process *process, struct why *why) {
 
 	if (process->options.mistake)
 		return fp_because(why, process->options.mistake, 0);
-	if (!fp_vdso(getauxval(AT_SYSINFO_EHDR), &process->vdso, why) || !is_there(process->options.daemon.path, why) ||
-	    !fp_own_status(&status, why))
+	if (!fp_vdso(getauxval(AT_SYSINFO_EHDR), getauxval(AT_PAGESZ), &process->vdso, why) ||
+	    !is_there(process->options.daemon.path, why) || !fp_own_status(&status, why))
 		return false;
 	if (status.threads != 1)
 		return fp_because(why, "it has threads already", 0);

@@ -55,7 +55,7 @@ static bool is_redirected(const struct vdso *vdso, uintptr_t end_of_file) {
 	return false;
 }
 
-bool fp_vdso(uintptr_t base, struct vdso *vdso, struct why *why) {
+bool fp_vdso(uintptr_t base, uintptr_t page_size, struct vdso *vdso, struct why *why) {
 	if (!base)
 		return fp_because(why, "the kernel gave this process no vDSO", 0);
 	static const char already[] = "it is on fastpath's vDSO already";
@@ -74,6 +74,6 @@ bool fp_vdso(uintptr_t base, struct vdso *vdso, struct why *why) {
 			return fp_because(why, already, 0);
 	}
 	vdso->base = base;
-	vdso->end = base + FP_PAGE_UP(size);
+	vdso->end = base + ((size + page_size - 1) & ~(page_size - 1));
 	return !is_redirected(vdso, base + size) || fp_because(why, already, 0);
 }

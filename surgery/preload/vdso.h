@@ -9,12 +9,11 @@
 
 struct vdso {
 	uintptr_t base;
-	uintptr_t end; /* end of the file by its headers, rounded up to a page */
+	uintptr_t end; /* end of the file by its headers, rounded up to a page of the kernel's */
 };
 
-#define FP_PAGE_UP(bytes) (((bytes) + 4095) & ~(uintptr_t)4095)
-
-/* Returns false if there is none, if it is for another ISA, if it is fastpath's own, or redirected to that. */
-bool fp_vdso(uintptr_t base, struct vdso *vdso, struct why *why);
+/* Returns false if there is none at `base`, if it is for another ISA, if it is fastpath's own, or redirected to that.
+ */
+bool fp_vdso(uintptr_t base, uintptr_t page_size, struct vdso *vdso, struct why *why);
 
 #endif

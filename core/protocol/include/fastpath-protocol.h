@@ -70,8 +70,8 @@ struct fastpathd_request {
 /* Size of the address space that a client reserves for a region: no plan needs more. */
 #define FASTPATHD_REGION_ROOM 524288u
 
-/* Where a client maps a mailbox, above its page, so that the next daemon finds both if this one dies. Arm's kernels may have pages
- * of 64 KiB. */
+/* Where a client maps a mailbox, above its page, so that the next daemon finds both if this one dies. Arm's kernels may
+ * have pages of 64 KiB. */
 #if defined(__aarch64__) || defined(__arm__)
 #define FASTPATHD_MAILBOX_OFFSET 262144u
 #else
