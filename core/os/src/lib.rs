@@ -21,9 +21,9 @@ mod worker;
 
 use std::fmt::Display;
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::DirEntryExt;
+use std::os::unix::fs::{DirEntryExt, FileExt};
 use std::sync::LazyLock;
 
 pub use maps::{Mapping, device_of_memory};
@@ -87,12 +87,16 @@ pub fn record(pid: impl Display, file: &str) -> io::Result<String> {
 
 /// Reads until the end, or until `is_whole` says that what was read so far is all.
 fn read(pid: impl Display, file: &str, is_whole: impl Fn(&[u8]) -> bool) -> io::Result<String> {
+    read_open(&fs::File::open(format!("/proc/{pid}/{file}"))?, is_whole)
+}
+
+/// The same, of an open file from its start.
+fn read_open(file: &fs::File, is_whole: impl Fn(&[u8]) -> bool) -> io::Result<String> {
     // The kernel states no size, so read_to_end would ask for it in vain, and it fills a page at a time at most.
-    let mut file = fs::File::open(format!("/proc/{pid}/{file}"))?;
     let mut bytes = vec![0; 8 << 10];
     let mut length = 0;
     loop {
-        match file.read(&mut bytes[length..]) {
+        match file.read_at(&mut bytes[length..], length as u64) {
             Ok(0) => break,
             Ok(count) => length += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -166,7 +170,8 @@ pub fn syscall(pid: impl Display) -> Option<(i64, u64)> {
     parse_syscall(&record(pid, "syscall").ok()?)
 }
 
-fn parse_syscall(text: &str) -> Option<(i64, u64)> {
+/// The same, of the text that the kernel shows.
+pub fn parse_syscall(text: &str) -> Option<(i64, u64)> {
     let mut words = text.split_whitespace();
     let number = words.next()?.parse().ok().filter(|number| *number >= 0)?;
     let first = u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()?;

@@ -3,7 +3,6 @@
 use std::fmt::Display;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::str::FromStr;
 
 /// The fields of a process's or thread's status, by their names. Which there are depends on the kernel.
@@ -58,15 +57,7 @@ impl StatusFile {
 
     /// Reads it as it is now.
     pub fn read(&self) -> io::Result<Status> {
-        let mut bytes = vec![0; 8 << 10];
-        loop {
-            // One read returns all that there is room for.
-            let length = self.0.read_at(&mut bytes, 0)?;
-            if length < bytes.len() {
-                return Ok(Status::parse(String::from_utf8_lossy(&bytes[..length])));
-            }
-            bytes.resize(2 * length, 0);
-        }
+        crate::read_open(&self.0, |_| true).map(Status)
     }
 }
 

@@ -64,6 +64,15 @@ pub struct Calls {
     taken: Vec<Mapping>,
 }
 
+/// Returns a range of addresses that is used, as the search for gaps takes it.
+fn taken(start: u64, end: u64) -> Mapping {
+    Mapping {
+        start,
+        end,
+        ..Mapping::default()
+    }
+}
+
 impl Calls {
     /// Returns no calls yet, of which the journal of a region may have so many.
     pub fn at_most(most: usize) -> Calls {
@@ -83,12 +92,7 @@ impl Calls {
         files: &[HookedFile],
     ) -> Calls {
         let mut calls = Calls::at_most(region.journal.room());
-        let range = |mapping: &Mapping| Mapping {
-            start: mapping.start,
-            end: mapping.end,
-            ..Mapping::default()
-        };
-        calls.taken = maps.iter().map(range).collect();
+        calls.taken = maps.iter().map(|mapping| taken(mapping.start, mapping.end)).collect();
         calls.reserve(region.at, region::SIZE_WITH_OWN_IMAGE);
         for file in files {
             let Some(mut page) = calls.page_beside(file.loaded) else {
@@ -118,13 +122,7 @@ impl Calls {
     /// Marks a range as used, so that it is not chosen twice.
     fn reserve(&mut self, start: u64, size: u64) {
         let index = self.taken.partition_point(|m| m.start < start);
-        let end = start + size;
-        let range = Mapping {
-            start,
-            end,
-            ..Mapping::default()
-        };
-        self.taken.insert(index, range);
+        self.taken.insert(index, taken(start, start + size));
     }
 
     /// Returns whether there is room for so many records.

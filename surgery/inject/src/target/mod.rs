@@ -227,7 +227,7 @@ pub fn proc_shows_this_namespace() -> Result<()> {
 /// look at the thread.
 pub fn waits_on_futex(tid: i32, address: u64) -> io::Result<Option<bool>> {
     match fastpath_os::record(tid, "syscall") {
-        Ok(text) => Ok(Some(is_wait_on_futex(&text, address))),
+        Ok(text) => Ok(Some(futex_in(&text) == Some(address))),
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Err(e),
         Err(_) => Ok(std::path::Path::new("/proc/self/syscall").exists().then_some(false)),
     }
@@ -235,8 +235,7 @@ pub fn waits_on_futex(tid: i32, address: u64) -> io::Result<Option<bool>> {
 
 /// Returns the address of the futex that a thread waits on; `None` if it does not, or the kernel does not show it.
 pub fn futex_of(tid: i32) -> Option<u64> {
-    let (number, address) = fastpath_os::syscall(tid)?;
-    WAITS_ON_FUTEX.contains(&number).then_some(address)
+    futex_in(&fastpath_os::record(tid, "syscall").ok()?)
 }
 
 /// Returns whether the kernel's function in which a thread waits is one of a futex (proc_pid_wchan(5)).
@@ -244,13 +243,9 @@ pub fn waits_on_some_futex(tid: i32) -> bool {
     fastpath_os::wchan(tid).starts_with("futex")
 }
 
-fn is_wait_on_futex(text: &str, address: u64) -> bool {
-    let mut words = text.split_whitespace();
-    let number = words.next().and_then(|number| number.parse().ok());
-    let first = words
-        .next()
-        .and_then(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
-    number.is_some_and(|number| WAITS_ON_FUTEX.contains(&number)) && first == Some(address)
+fn futex_in(text: &str) -> Option<u64> {
+    let (number, address) = fastpath_os::parse_syscall(text)?;
+    WAITS_ON_FUTEX.contains(&number).then_some(address)
 }
 
 #[cfg(test)]
@@ -261,15 +256,14 @@ mod tests {
     fn only_a_thread_that_waits_on_this_very_futex_is_taken_for_one() {
         let futex = libc::SYS_futex;
         let waiting = format!("{futex} 0x7f00c040 0x0 0x3 0x7ffd10 0x0 0x0 0x7ffd00 0x7f0000\n");
-        assert!(is_wait_on_futex(&waiting, 0x7f00c040));
-        assert!(!is_wait_on_futex(&waiting, 0x7f00c060));
+        assert_eq!(futex_in(&waiting), Some(0x7f00c040));
         for other in [
             "running\n",
             "-1 0x7f00c040 0x7f0000\n",
             "1 0x7f00c040 0x0 0x3 0x0 0x0 0x0 0x0 0x0\n",
             "",
         ] {
-            assert!(!is_wait_on_futex(other, 0x7f00c040), "{other}");
+            assert_ne!(futex_in(other), Some(0x7f00c040), "{other}");
         }
     }
 
