@@ -2,7 +2,7 @@
 //! rates.
 //!
 //! Pure arithmetic over samples, without clock reads or system calls. A publisher regularly takes a [`Sample`], gives
-//! it to a [`Discipline`], and carries out the [`Outcome`]:
+//! it to a [`Discipline`], and carries out the [`AnchorDecision`]:
 //!
 //! - [`bracket`]: one clock read between two reads of the counter, and the tightest of several;
 //! - `recent`: the last few values of a sequence, in place: nothing here allocates;
@@ -35,7 +35,7 @@ mod widths;
 
 pub use bracket::{Bracket, Sample, tightest};
 pub use config::Config;
-pub use discipline::{Discipline, Outcome};
+pub use discipline::{AnchorDecision, Discipline};
 pub use fastpath_page::Reason;
 pub use ntp::{Leap, Ntp};
 pub use steer::{VISIBLE_NS, is_behind};

@@ -6,7 +6,7 @@
 #[allow(dead_code, reason = "the other tests need the rest")]
 mod host;
 
-use fastpath_clock::{Bracket, Config, Discipline, Leap, Ntp, Outcome, Sample};
+use fastpath_clock::{AnchorDecision, Bracket, Config, Discipline, Leap, Ntp, Sample};
 use fastpath_page::{Anchor, ClockSet, Page, PublishError, Reason, Writer};
 use host::Random;
 
@@ -185,17 +185,17 @@ fn follow(machine: &mut Machine) -> (u64, u64) {
             true => now.wrapping_add((50_000.0 / machine.ns_per_cycle).ceil() as u64),
             false => now,
         };
-        let outcome = match event {
+        let decision = match event {
             3 => discipline.compared(true),
             4..7 => discipline.compared(false),
             7 => discipline.clocksource_changed(),
             _ if is_step => discipline.step(&sample, || effective_at),
             _ => discipline.observe(&sample, || effective_at),
         };
-        match outcome {
-            Outcome::Wait => {}
-            Outcome::Withdraw(reason) => withdraw(&writer, &mut discipline, reason, now),
-            Outcome::Publish { hres, raw, .. } => {
+        match decision {
+            AnchorDecision::Wait => {}
+            AnchorDecision::Withdraw(reason) => withdraw(&writer, &mut discipline, reason, now),
+            AnchorDecision::Publish { hres, raw, .. } => {
                 anchors += 1;
                 assert_within_limits(&hres);
                 raw.iter().for_each(assert_within_limits);

@@ -6,7 +6,7 @@
 #[allow(dead_code, reason = "the other tests need the rest")]
 mod host;
 
-use fastpath_clock::{Leap, Outcome, Reason};
+use fastpath_clock::{AnchorDecision, Leap, Reason};
 use host::publisher::Publisher;
 use host::{ACPI_PM, HPET, Host, Reads, TICK_AFTER_NS, VDSO};
 
@@ -34,7 +34,7 @@ fn the_first_anchors_follow_a_few_samples_and_are_good_from_the_start() {
     for _ in 0..100 {
         let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
         publisher.host.reads.interrupted = 0.0;
-        assert_eq!(publisher.refresh().outcome, Outcome::Wait);
+        assert_eq!(publisher.refresh().decision, AnchorDecision::Wait);
         while !publisher.refresh().published {}
         assert!(publisher.host.elapsed_ns < 8e6, "{} ns", publisher.host.elapsed_ns);
         publisher.run_for(1.0);
@@ -90,7 +90,7 @@ fn realtime_follows_a_step_at_once_and_monotonic_does_not_notice() {
         publisher.host.real_offset_ns += step_ns;
         let stepped_at = publisher.host.elapsed_ns;
         let refresh = publisher.step();
-        assert!(refresh.published, "{:?}", refresh.outcome);
+        assert!(refresh.published, "{:?}", refresh.decision);
         let after = publisher.discipline.hres().expect("in force");
         let base = after.base_cycles;
         for counter in [base, base + 1, base + 1_000_000, base + u64::from(after.cap_cycles)] {
@@ -129,14 +129,14 @@ fn a_step_without_notification_is_found_by_the_next_refresh() {
         publisher.host.real_offset_ns += if back { -step_ns } else { step_ns };
         let sample = publisher.host.sample();
         let effective_at = publisher.host.counter.whole + 100_000;
-        let outcome = publisher.discipline.observe(&sample, || effective_at);
-        if outcome == Outcome::Wait {
+        let decision = publisher.discipline.observe(&sample, || effective_at);
+        if decision == AnchorDecision::Wait {
             // An interrupted sample; the next one shows the step.
             publisher.host.real_offset_ns -= if back { -step_ns } else { step_ns };
             continue;
         }
-        let Outcome::Publish { hres, .. } = outcome else {
-            panic!("{outcome:?}")
+        let AnchorDecision::Publish { hres, .. } = decision else {
+            panic!("{decision:?}")
         };
         let (sec, nsec) = hres.at(0, effective_at).expect("covered");
         publisher
@@ -200,7 +200,10 @@ fn a_step_in_the_middle_of_a_sample_is_not_half_believed() {
     publisher.host.real_offset_ns += 300_000_000;
     sample.tai = publisher.host.sample().tai;
     let effective_at = publisher.host.counter.whole + 100_000;
-    assert_eq!(publisher.discipline.observe(&sample, || effective_at), Outcome::Wait);
+    assert_eq!(
+        publisher.discipline.observe(&sample, || effective_at),
+        AnchorDecision::Wait
+    );
     assert!(publisher.discipline.next_window_ns() <= 2_000_000, "tries again soon");
     publisher.host.advance(2e6);
     assert!(publisher.step().published);

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use crate::host::{News, Refresher, Source, ThisHost, sample};
+use crate::host::{News, Occasion, Refresher, Source, ThisHost, sample};
 use fastpath_clock::{Config, Ntp, Sample};
 use fastpath_evidence::{CLOCKSOURCE, SUSPENDS, Trust, counter, offsets};
 use fastpath_page::{ClockSet, Reason};
@@ -342,7 +342,8 @@ impl Keeper {
         }
         // What the kernel said before does not hold for the new time.
         self.asked = None;
-        self.refresher.follow_step(
+        self.refresher.refresh(
+            Occasion::Step,
             &mut self.pages,
             counter::read,
             look,
@@ -365,6 +366,7 @@ impl Keeper {
             self.refresher.suspended(&mut self.pages, counter::read);
         }
         self.refresher.refresh(
+            Occasion::Due,
             &mut self.pages,
             counter::read,
             look,

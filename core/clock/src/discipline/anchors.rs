@@ -4,7 +4,7 @@ use fastpath_page::anchor::UtcError;
 use fastpath_page::layout::BASES;
 use fastpath_page::{Anchor, Base, ClockSet, Reason};
 
-use super::{Discipline, Outcome};
+use super::{AnchorDecision, Discipline};
 use crate::bracket::Sample;
 use crate::clocks::{CLOCKS, MONOTONIC, RAW, REALTIME};
 use crate::in_force::{InForce, shown_offset_ns};
@@ -89,11 +89,17 @@ impl Discipline {
         }
     }
 
-    pub(super) fn publish(&mut self, sample: &Sample, line: &Line, effective_at: u64, residual_ns: i64) -> Outcome {
+    pub(super) fn publish(
+        &mut self,
+        sample: &Sample,
+        line: &Line,
+        effective_at: u64,
+        residual_ns: i64,
+    ) -> AnchorDecision {
         let previous = self.in_force.hres.as_ref();
         // Before the base of the anchor in force, readers still use the previous one.
         if previous.is_some_and(|previous| cycles_between(previous.base_cycles, effective_at) <= 0) {
-            return Outcome::Wait;
+            return AnchorDecision::Wait;
         }
         // The counts of one second of a counter beyond 4.3 GHz do not fit an anchor: anchors and windows are shorter.
         let longest_cap_ns = (f64::from(u32::MAX) * line.ns_per_cycle) as u64;
@@ -107,7 +113,7 @@ impl Discipline {
         let since_cycles = cycles_between(line.origin_cycles, effective_at);
         if (since_cycles as f64 * line.ns_per_cycle).abs() > LONGEST_EXTRAPOLATION_NS {
             self.retry = true;
-            return Outcome::Wait;
+            return AnchorDecision::Wait;
         }
         let InForce { hres, floor_hres, .. } = self.in_force;
         let shown = Shown::by(hres, floor_hres, MONOTONIC, effective_at);
@@ -119,7 +125,7 @@ impl Discipline {
             Some(self.cap_ns())
         };
         let (Some(known_cap_ns), Some(leap_cap_ns)) = (known_cap_ns, self.cap_before_leap_ns(effective_real_ns)) else {
-            return Outcome::Wait;
+            return AnchorDecision::Wait;
         };
         let times = Times {
             window_ns: self.window_ns,
@@ -130,13 +136,13 @@ impl Discipline {
             // Readers of MONOTONIC keep the floor until the kernel is past it. An anchor from there would take the other
             // clocks ahead as well.
             self.retry = true;
-            return Outcome::Wait;
+            return AnchorDecision::Wait;
         }
         // Readers that fall back to the kernel have seen its time since the sample, at a rate that the line does not
         // know if it has just changed.
         let may_change = |ntp: Ntp| ntp.may_change_at(effective_real_ns, self.kernel.slews_on());
         if readers_ask_kernel && self.kernel.ntp.is_some_and(may_change) {
-            return Outcome::Wait;
+            return AnchorDecision::Wait;
         }
         let Some(course) = steer(shown, line, effective_at, times, self.mono.noise_ns()) else {
             return self.start_over(Reason::RateImplausible);
@@ -168,7 +174,7 @@ impl Discipline {
             floor_raw: self.in_force.floor_raw.filter(|_| raw.is_none()),
             stepped: [false; BASES],
         };
-        Outcome::Publish { hres, raw, residual_ns }
+        AnchorDecision::Publish { hres, raw, residual_ns }
     }
 
     /// Returns the next anchor of MONOTONIC_RAW. It ends no later than the other, after `most_cycles`: where readers use

@@ -29,7 +29,7 @@ const SETTLED_NS: f64 = 20.0;
 /// The result of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "a publisher does not allocate")]
-pub enum Outcome {
+pub enum AnchorDecision {
     /// Nothing to publish: not enough samples yet, or this one was interrupted. The anchors in force stay in force.
     Wait,
     /// New anchors, in force from the `effective_at` of the call. If they cannot be published, call
@@ -133,7 +133,7 @@ impl Discipline {
         self.ahead_ns
     }
 
-    /// Returns whether the last [`Outcome::Publish`] is too late to be published when the counter shows `now`: readers
+    /// Returns whether the last [`AnchorDecision::Publish`] is too late to be published when the counter shows `now`: readers
     /// that fall back to the kernel have seen its time since the sample.
     pub fn is_late(&self, now: u64) -> bool {
         let is_late = |hres: Anchor| {
@@ -143,7 +143,7 @@ impl Discipline {
         self.in_force.hres.is_some_and(is_late)
     }
 
-    /// Returns whether the last [`Outcome::Publish`] is visibly behind the kernel's MONOTONIC. `kernel` is a reading of
+    /// Returns whether the last [`AnchorDecision::Publish`] is visibly behind the kernel's MONOTONIC. `kernel` is a reading of
     /// it from just now.
     pub fn is_behind(&self, kernel: &Bracket) -> bool {
         let tolerance_ns = visible_ns(self.mono.noise_ns());
@@ -152,7 +152,7 @@ impl Discipline {
             .is_some_and(|hres| is_behind(&hres, kernel, tolerance_ns))
     }
 
-    /// Reports that the last [`Outcome::Publish`] was not published, so that the previous anchors are still in force.
+    /// Reports that the last [`AnchorDecision::Publish`] was not published, so that the previous anchors are still in force.
     ///
     /// The next sample is due soon, because the anchors in force lack the information of this one.
     pub fn retract(&mut self) {
@@ -168,18 +168,18 @@ impl Discipline {
 
     /// Reports the result of a comparison of the CPUs' counters. While two are apart nothing is in force, whatever
     /// samples say: samples are taken on one CPU, and readers run on all.
-    pub fn compared(&mut self, apart: bool) -> Outcome {
+    pub fn compared(&mut self, apart: bool) -> AnchorDecision {
         self.apart = apart;
         if apart {
             self.distrust(Reason::Warp, self.kernel.sampled_at_ns)
         } else {
-            Outcome::Wait
+            AnchorDecision::Wait
         }
     }
 
     /// Reports that the kernel's clocks run on another clocksource: at slightly other rates, and it takes another time to
     /// read them.
-    pub fn clocksource_changed(&mut self) -> Outcome {
+    pub fn clocksource_changed(&mut self) -> AnchorDecision {
         self.mono = Track::default();
         self.raw = Track::default();
         self.offsets = Offsets::default();
@@ -188,7 +188,7 @@ impl Discipline {
 
     /// Reports that the machine was suspended, at most a moment ago. BOOTTIME does not always show that: a fault that was seen
     /// since then is not the counter's.
-    pub fn suspended(&mut self) -> Outcome {
+    pub fn suspended(&mut self) -> AnchorDecision {
         self.probation.pardon(self.kernel.sampled_at_ns);
         self.start_over(Reason::Suspended)
     }
@@ -201,9 +201,9 @@ impl Discipline {
     ///
     /// `effective_at` is called after the sample has been judged: a hundred points take time where floating point is
     /// slow (an emulated CPU needs half a millisecond), and the moment must not be past before the anchor is made.
-    pub fn observe(&mut self, sample: &Sample, effective_at: impl FnOnce() -> u64) -> Outcome {
+    pub fn observe(&mut self, sample: &Sample, effective_at: impl FnOnce() -> u64) -> AnchorDecision {
         if self.is_too_soon(sample) {
-            return Outcome::Wait;
+            return AnchorDecision::Wait;
         }
         self.retry = false;
         self.kernel.sampled_at_ns = sample.mono.time_ns;
@@ -230,7 +230,7 @@ impl Discipline {
             Seen::Broken(reason) => return self.distrust(reason, sample.mono.time_ns),
             Seen::Poor => {
                 self.retry = true;
-                return Outcome::Wait;
+                return AnchorDecision::Wait;
             }
             Seen::Fits {
                 rate_changed,
@@ -241,7 +241,7 @@ impl Discipline {
             return self.distrust(reason, sample.mono.time_ns);
         }
         let Some(line) = self.mono.line().copied() else {
-            return Outcome::Wait;
+            return AnchorDecision::Wait;
         };
         // While the rate is changing, the line's is an average.
         let is_average = rate_changed || after_gap;
@@ -256,7 +256,7 @@ impl Discipline {
         let measures_offsets = !(was_slewed_unseen && was_interrupted);
         if (is_slewing && was_interrupted) || (measures_offsets && !self.measure_offsets(sample, rate_limit)) {
             self.retry = true;
-            return Outcome::Wait;
+            return AnchorDecision::Wait;
         }
 
         let residual_ns = self
@@ -271,33 +271,33 @@ impl Discipline {
             || residual_ns.is_some_and(|residual_ns| residual_ns.abs() > settled_ns);
         self.stretch_window(unsettled);
         if self.apart || self.probation.is_on(sample.mono.time_ns) {
-            return Outcome::Wait;
+            return AnchorDecision::Wait;
         }
         // Readers have seen the kernel's time; until the new rate is known, the page would show them an earlier one.
         if (rate_changed || was_slewed_unseen) && shown.is_none() && self.in_force.hres.is_some() {
             self.retry = true;
-            return Outcome::Wait;
+            return AnchorDecision::Wait;
         }
         self.publish(sample, &line, effective_at(), residual_ns.unwrap_or(0.0).round() as i64)
     }
 
     /// Takes a sample that was taken because the kernel reported that REALTIME was set (a timerfd was cancelled).
     ///
-    /// MONOTONIC continues exactly as before. Returns [`Outcome::Wait`] if no clock was stepped after all, or no anchor
+    /// MONOTONIC continues exactly as before. Returns [`AnchorDecision::Wait`] if no clock was stepped after all, or no anchor
     /// is in force.
-    pub fn step(&mut self, sample: &Sample, effective_at: impl FnOnce() -> u64) -> Outcome {
+    pub fn step(&mut self, sample: &Sample, effective_at: impl FnOnce() -> u64) -> AnchorDecision {
         let (Some(line), Some(hres)) = (self.mono.line().copied(), self.in_force.hres) else {
-            return Outcome::Wait;
+            return AnchorDecision::Wait;
         };
         if !self.measure_offsets(sample, NTP_LIMITS.change) {
             self.retry = true;
-            return Outcome::Wait;
+            return AnchorDecision::Wait;
         }
         self.kernel.follow_max_error(sample);
         let stepped = self.in_force.stepped;
         let effective_at = effective_at();
         if stepped == [false; BASES] || effective_at == hres.base_cycles || !hres.covers(effective_at) {
-            return Outcome::Wait;
+            return AnchorDecision::Wait;
         }
         let mut next = hres.rebase(effective_at);
         // The end stays the same: a step says nothing about the rate.
@@ -318,7 +318,7 @@ impl Discipline {
             stepped: [false; BASES],
             ..self.in_force
         };
-        Outcome::Publish {
+        AnchorDecision::Publish {
             hres: next,
             raw: None,
             residual_ns: 0,
@@ -389,12 +389,12 @@ impl Discipline {
             .min(self.config.longest_window_ns);
     }
 
-    fn distrust(&mut self, reason: Reason, mono_ns: u64) -> Outcome {
+    fn distrust(&mut self, reason: Reason, mono_ns: u64) -> AnchorDecision {
         self.probation.strike(mono_ns);
         self.start_over(reason)
     }
 
-    fn start_over(&mut self, reason: Reason) -> Outcome {
+    fn start_over(&mut self, reason: Reason) -> AnchorDecision {
         self.mono.restart();
         self.raw.restart();
         self.offsets.restart();
@@ -403,7 +403,7 @@ impl Discipline {
         self.kernel.restart();
         self.line_is_average = false;
         self.window_ns = self.config.first_window_ns;
-        Outcome::Withdraw(reason)
+        AnchorDecision::Withdraw(reason)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A publisher on such a host, and a reader that reads continuously.
 
-use fastpath_clock::{Config, Discipline, Outcome, Reason};
+use fastpath_clock::{AnchorDecision, Config, Discipline, Reason};
 use fastpath_page::{Anchor, Page, PublishError, Reader, Writer};
 
 use super::Host;
@@ -14,7 +14,7 @@ const IDS: [u32; 5] = [0, 1, 7, 11, 4];
 
 /// The result of one refresh.
 pub struct Refresh {
-    pub outcome: Outcome,
+    pub decision: AnchorDecision,
     /// Whether the anchor reached the page.
     pub published: bool,
     /// Whether readers fall back to the kernel, for which the anchor was too old, or begins too late.
@@ -124,22 +124,22 @@ impl Publisher {
 
     /// Reports a comparison of the CPUs' counters.
     pub fn compared(&mut self, apart: bool) {
-        let outcome = self.discipline.compared(apart);
-        self.carry_out(outcome, [false; 5]);
+        let decision = self.discipline.compared(apart);
+        self.carry_out(decision, [false; 5]);
     }
 
     /// Reports that the kernel's clocks run on another clocksource.
     #[allow(dead_code, reason = "not every test changes it")]
     pub fn clocksource_changed(&mut self) {
-        let outcome = self.discipline.clocksource_changed();
-        self.carry_out(outcome, [false; 5]);
+        let decision = self.discipline.clocksource_changed();
+        self.carry_out(decision, [false; 5]);
     }
 
     /// Reports that the machine was suspended.
     #[allow(dead_code, reason = "not every test reports it")]
     pub fn suspended(&mut self) {
-        let outcome = self.discipline.suspended();
-        self.carry_out(outcome, [false; 5]);
+        let decision = self.discipline.suspended();
+        self.carry_out(decision, [false; 5]);
     }
 
     /// Waits for the next window and refreshes.
@@ -165,9 +165,9 @@ impl Publisher {
         self.host.maybe_sleep();
         let effective_at = self.effective_at();
         self.host.maybe_sleep();
-        let outcome = self.discipline.observe(&sample, || effective_at);
+        let decision = self.discipline.observe(&sample, || effective_at);
         let may_go_back = [self.was_set_back, false, false, false, false];
-        let refresh = self.carry_out(outcome, may_go_back);
+        let refresh = self.carry_out(decision, may_go_back);
         self.was_set_back &= !refresh.published;
         refresh
     }
@@ -176,8 +176,8 @@ impl Publisher {
     pub fn step(&mut self) -> Refresh {
         let sample = self.host.sample();
         let effective_at = self.effective_at();
-        let outcome = self.discipline.step(&sample, || effective_at);
-        self.carry_out(outcome, [true, false, false, true, false])
+        let decision = self.discipline.step(&sample, || effective_at);
+        self.carry_out(decision, [true, false, false, true, false])
     }
 
     fn effective_at(&self) -> u64 {
@@ -190,17 +190,17 @@ impl Publisher {
         self.host.count().wrapping_add((LEAD_NS * self.host.ghz) as u64)
     }
 
-    fn carry_out(&mut self, outcome: Outcome, may_go_back: [bool; 5]) -> Refresh {
+    fn carry_out(&mut self, decision: AnchorDecision, may_go_back: [bool; 5]) -> Refresh {
         let mut published = false;
-        match &outcome {
-            Outcome::Wait => {}
-            Outcome::Withdraw(reason) => {
+        match &decision {
+            AnchorDecision::Wait => {}
+            AnchorDecision::Withdraw(reason) => {
                 let counter = self.host.count();
                 Writer::new(&self.page).withdraw(*reason, || counter);
                 self.discipline.end_at(counter);
                 self.withdrawals.push(*reason);
             }
-            Outcome::Publish { hres, raw, .. } => {
+            AnchorDecision::Publish { hres, raw, .. } => {
                 let delay_ns = if self.host.random.chance(self.late) {
                     3e6
                 } else {
@@ -214,7 +214,7 @@ impl Publisher {
                 if self.discipline.is_late(self.host.count()) {
                     self.discipline.retract();
                     return Refresh {
-                        outcome,
+                        decision,
                         published: false,
                         was_late: true,
                     };
@@ -231,7 +231,7 @@ impl Publisher {
                         if matches!(error, PublishError::TooEarly { .. }) {
                             self.host.advance(LEAD_NS);
                             return Refresh {
-                                outcome,
+                                decision,
                                 published,
                                 was_late: true,
                             };
@@ -243,7 +243,7 @@ impl Publisher {
             }
         }
         Refresh {
-            outcome,
+            decision,
             published,
             was_late: false,
         }

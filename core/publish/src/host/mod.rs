@@ -27,7 +27,7 @@ pub use fastpath_image as image;
 pub use fastpath_page::{ClockSet, Page};
 pub use pages::Pages;
 pub use publisher::{Busy, NotPublished, Publisher, PublisherConfig};
-pub use refresher::{LEAD_NS, News, Refreshed, Refresher};
+pub use refresher::{LEAD_NS, News, Occasion, Refreshed, Refresher};
 pub use relation::{BadRelation, Relation};
 pub use sample::{Source, ThisHost};
 pub use state::State;

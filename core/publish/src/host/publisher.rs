@@ -4,11 +4,11 @@ use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use fastpath_clock::{Bracket, Config, Sample};
+use fastpath_clock::{Config, Sample};
 use fastpath_evidence::{Trust, Warp};
 use fastpath_page::{ClockSet, Page, Reader, Reason, Writer};
 
-use crate::host::refresher::{News, Refreshed, Refresher};
+use crate::host::refresher::{News, Occasion, Refreshed, Refresher};
 use crate::host::relation::Relation;
 use crate::host::sample::{self, Source};
 
@@ -110,37 +110,25 @@ impl<'p, S: Source> Publisher<'p, S> {
 
     /// Takes one sample of the host's clocks and carries out its result.
     pub fn publish(&self) -> Result<Refreshed, NotPublished> {
-        self.refresh(
-            || sample::sample(&self.source),
-            |refresher, writer, counter, look, sample| refresher.refresh(writer, counter, look, sample, || {}),
-        )
+        self.refresh(Occasion::Due, || sample::sample(&self.source))
     }
 
     /// Takes a sample from the host, in host counts. A sample must never depend on data of the guest.
     pub fn publish_sample(&self, sample: &Sample) -> Result<Refreshed, NotPublished> {
         let mut given = Some(possible(sample)?);
-        self.refresh(
-            || given.take(),
-            |refresher, writer, counter, look, sample| refresher.refresh(writer, counter, look, sample, || {}),
-        )
+        self.refresh(Occasion::Due, || given.take())
     }
 
     /// Does the same as [`Publisher::publish`] after CLOCK_REALTIME was set: REALTIME and TAI follow at once, and the
     /// other clocks are not affected.
     pub fn publish_step(&self) -> Result<Refreshed, NotPublished> {
-        self.refresh(
-            || sample::careful_sample(&self.source),
-            |refresher, writer, counter, look, sample| refresher.follow_step(writer, counter, look, sample, || {}),
-        )
+        self.refresh(Occasion::Step, || sample::careful_sample(&self.source))
     }
 
     /// Does the same with a sample from the host.
     pub fn publish_step_sample(&self, sample: &Sample) -> Result<Refreshed, NotPublished> {
         let mut given = Some(possible(sample)?);
-        self.refresh(
-            || given.take(),
-            |refresher, writer, counter, look, sample| refresher.follow_step(writer, counter, look, sample, || {}),
-        )
+        self.refresh(Occasion::Step, || given.take())
     }
 
     /// Withdraws all clocks from the page: from now on the guest makes system calls, until the next anchors are
@@ -187,30 +175,25 @@ impl<'p, S: Source> Publisher<'p, S> {
 
     fn refresh(
         &self,
+        occasion: Occasion,
         mut sample: impl FnMut() -> Option<Sample>,
-        work: impl FnOnce(
-            &mut Refresher,
-            &mut Writer<'_>,
-            &dyn Fn() -> u64,
-            &dyn Fn() -> Option<Bracket>,
-            &mut dyn FnMut() -> Option<Sample>,
-        ) -> Refreshed,
     ) -> Result<Refreshed, NotPublished> {
         let mut refresher = self.alone()?;
         let mut sampled_ns = None;
-        let refreshed = work(
-            &mut refresher,
+        let refreshed = refresher.refresh(
+            occasion,
             &mut Writer::new(self.page),
-            &|| self.guest_counter(),
-            &|| {
+            || self.guest_counter(),
+            || {
                 let look = sample::bracket(&self.source, libc::CLOCK_MONOTONIC)?;
                 Some(self.options.relation.guest_bracket(look))
             },
-            &mut || {
+            || {
                 let sample = sample()?;
                 sampled_ns = Some(sample.mono.time_ns);
                 Some(self.options.relation.guest_sample(&sample))
             },
+            || {},
         );
         let Some(sampled_ns) = sampled_ns else {
             return Err(NotPublished::NoSample);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fastpath_clock::{Bracket, Config, Discipline, Ntp, Outcome, Reason, Sample};
+use fastpath_clock::{AnchorDecision, Bracket, Config, Discipline, Ntp, Reason, Sample};
 use fastpath_evidence::Warp;
 use fastpath_page::writer::{LOOK_AHEAD_NS, PublishError, Stats, Watch, Withdrawal};
 use fastpath_page::{Anchor, ClockSet, Rate};
@@ -21,6 +21,15 @@ const ATTEMPTS: u32 = 5;
 /// Largest number of reads of the kernel's clock right before a change. More than one is needed only when a read is
 /// interrupted.
 const LOOKS: u32 = 3;
+
+/// What a refresh is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occasion {
+    /// A sample is due.
+    Due,
+    /// The kernel reports that REALTIME was set: REALTIME and TAI follow at once.
+    Step,
+}
 
 /// Result of a refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,27 +129,34 @@ impl Refresher {
         self.watch.warp_tests = self.watch.warp_tests.wrapping_add(1);
         self.watch.warp_within_cycles = warp.within_cycles();
         pages.set_watch(&self.watch);
-        match self.discipline.compared(warp.furthest_apart().is_some()) {
-            Outcome::Withdraw(reason) => {
-                self.withdraw(pages, reason, counter);
-                Refreshed::Withdrawn(reason)
-            }
-            _ => Refreshed::Waiting,
-        }
+        let decision = self.discipline.compared(warp.furthest_apart().is_some());
+        self.withdraw_if(pages, decision, counter)
     }
 
     /// Withdraws the anchors because the kernel's clocks run on another clocksource: the counter is measured anew.
     pub fn clocksource_changed(&mut self, pages: &mut impl Pages, counter: impl Fn() -> u64) {
-        if let Outcome::Withdraw(reason) = self.discipline.clocksource_changed() {
-            self.withdraw(pages, reason, counter);
-        }
+        let decision = self.discipline.clocksource_changed();
+        self.withdraw_if(pages, decision, counter);
     }
 
     /// Withdraws the anchors because the machine was suspended a moment ago, which may be why they are withdrawn already.
     pub fn suspended(&mut self, pages: &mut impl Pages, counter: impl Fn() -> u64) {
-        if let Outcome::Withdraw(reason) = self.discipline.suspended() {
-            self.withdraw(pages, reason, counter);
-        }
+        let decision = self.discipline.suspended();
+        self.withdraw_if(pages, decision, counter);
+    }
+
+    /// Withdraws the anchors if it is so decided. `ahead_ns` of such a withdrawal is not known.
+    fn withdraw_if(
+        &mut self,
+        pages: &mut impl Pages,
+        decision: AnchorDecision,
+        counter: impl Fn() -> u64,
+    ) -> Refreshed {
+        let AnchorDecision::Withdraw(reason) = decision else {
+            return Refreshed::Waiting;
+        };
+        self.withdraw(pages, reason, counter);
+        Refreshed::Withdrawn(reason)
     }
 
     /// Returns whether the anchors are withdrawn.
@@ -164,62 +180,46 @@ impl Refresher {
     }
 
     /// Takes one sample and carries out its result. If the anchor was too late, pauses and takes another sample, a few
-    /// times.
+    /// times. If it is too late each time after a step, readers fall back to the kernel until the next refresh.
     ///
     /// `counter` and the samples are in the counts that the readers of the page read. `look` reads the kernel's
     /// MONOTONIC once, in the same counts.
     pub fn refresh(
         &mut self,
+        occasion: Occasion,
         pages: &mut impl Pages,
         counter: impl Fn() -> u64,
         look: impl Fn() -> Option<Bracket>,
         mut sample: impl FnMut() -> Option<Sample>,
         mut pause: impl FnMut(),
     ) -> Refreshed {
+        let is_step = occasion == Occasion::Step;
+        if is_step {
+            // The page's time of these clocks is known to be wrong until there is a new anchor.
+            pages.forget(ClockSet::REALTIME | ClockSet::TAI);
+        }
         let mut refreshed = Refreshed::NoSample;
         for _ in 0..ATTEMPTS {
             let Some(sample) = sample() else { break };
-            if self.last == Some(sample) {
+            let lead_cycles = self.lead_cycles(pages, counter());
+            let base = || counter().wrapping_add(lead_cycles);
+            let decision = if is_step {
+                self.discipline.step(&sample, base)
+            } else if self.last == Some(sample) {
                 // The same sample twice would look like a counter that stopped.
                 return Refreshed::Waiting;
-            }
-            self.last = Some(sample);
-            let lead_cycles = self.lead_cycles(pages, counter());
-            let outcome = self.discipline.observe(&sample, || counter().wrapping_add(lead_cycles));
-            refreshed = self.carry_out(pages, outcome, &counter, || undisturbed(&look, &sample));
-            if refreshed != Refreshed::Missed {
+            } else {
+                self.last = Some(sample);
+                self.discipline.observe(&sample, base)
+            };
+            refreshed = self.carry_out(pages, decision, &counter, || undisturbed(&look, &sample));
+            // Waiting after a step: no clock was stepped after all, or the step fell into the sample.
+            if refreshed != Refreshed::Missed && !(is_step && refreshed == Refreshed::Waiting) {
                 break;
             }
             pause();
         }
-        refreshed
-    }
-
-    /// Does the same when the kernel reports that REALTIME was set. If the anchor is too late each time, readers fall
-    /// back to the kernel until the next refresh: the page's time is known to be wrong.
-    pub fn follow_step(
-        &mut self,
-        pages: &mut impl Pages,
-        counter: impl Fn() -> u64,
-        look: impl Fn() -> Option<Bracket>,
-        mut sample: impl FnMut() -> Option<Sample>,
-        mut pause: impl FnMut(),
-    ) -> Refreshed {
-        // The page's time of these clocks is known to be wrong until there is a new anchor.
-        pages.forget(ClockSet::REALTIME | ClockSet::TAI);
-        let mut refreshed = Refreshed::NoSample;
-        for _ in 0..ATTEMPTS {
-            let Some(sample) = sample() else { break };
-            let lead_cycles = self.lead_cycles(pages, counter());
-            let outcome = self.discipline.step(&sample, || counter().wrapping_add(lead_cycles));
-            refreshed = self.carry_out(pages, outcome, &counter, || undisturbed(&look, &sample));
-            // Waiting: no clock was stepped after all, or the step fell into the sample.
-            if !matches!(refreshed, Refreshed::Missed | Refreshed::Waiting) {
-                break;
-            }
-            pause();
-        }
-        if refreshed == Refreshed::Missed {
+        if is_step && refreshed == Refreshed::Missed {
             self.withdraw(pages, Reason::StepMissed, counter);
         }
         refreshed
@@ -249,18 +249,18 @@ impl Refresher {
     fn carry_out(
         &mut self,
         pages: &mut impl Pages,
-        outcome: Outcome,
+        decision: AnchorDecision,
         counter: impl Fn() -> u64,
         look: impl Fn() -> Option<Bracket>,
     ) -> Refreshed {
-        match outcome {
-            Outcome::Wait => Refreshed::Waiting,
-            Outcome::Withdraw(reason) => {
+        match decision {
+            AnchorDecision::Wait => Refreshed::Waiting,
+            AnchorDecision::Withdraw(reason) => {
                 let ahead_ns = self.discipline.ahead_ns();
                 self.take_off(pages, reason, ahead_ns, self.sampled_boottime_ns(), counter);
                 Refreshed::Withdrawn(reason)
             }
-            Outcome::Publish { hres, raw, residual_ns } => {
+            AnchorDecision::Publish { hres, raw, residual_ns } => {
                 self.publish(pages, &hres, raw.as_ref(), residual_ns, counter, look)
             }
         }

@@ -50,7 +50,14 @@ impl Slow {
         sample: impl FnMut() -> Option<Sample>,
     ) -> Refreshed {
         self.pass(refresher.next_window_ns());
-        refresher.refresh(writer, || self.pass(self.look_ns), || Some(self.look()), sample, || ())
+        refresher.refresh(
+            Occasion::Due,
+            writer,
+            || self.pass(self.look_ns),
+            || Some(self.look()),
+            sample,
+            || (),
+        )
     }
 
     /// Refreshes for five seconds and returns the results.
@@ -62,6 +69,7 @@ impl Slow {
         while self.counter.get() < 2 * 5_000_000_000 {
             self.pass(refresher.next_window_ns());
             all.push(refresher.refresh(
+                Occasion::Due,
                 &mut writer,
                 || self.pass(self.look_ns),
                 || Some(self.look()),
@@ -93,7 +101,8 @@ fn a_step_that_is_missed_each_time_sends_readers_to_the_kernel() {
         Some(sample)
     };
     // The host is preempted for three milliseconds whenever it looks.
-    let refreshed = refresher.follow_step(
+    let refreshed = refresher.refresh(
+        Occasion::Step,
         &mut writer,
         || host.pass(3_000_000),
         || Some(host.look()),
@@ -193,7 +202,7 @@ fn no_read_goes_back_wherever_a_change_is_interrupted() {
         };
         for _ in 0..10 {
             host.pass(refresher.next_window_ns());
-            refresher.refresh(&mut writer, counter, || Some(kernel()), &sample, || ());
+            refresher.refresh(Occasion::Due, &mut writer, counter, || Some(kernel()), &sample, || ());
         }
         assert!(looks.get() > interrupted && writer.hres().is_some());
         read();
