@@ -161,7 +161,7 @@ impl Image {
 
         let facts = self.isa.facts();
         let Placement { address, page_offset } = options.placement;
-        for &name in facts.slots {
+        for &name in facts.slots() {
             let function = options.kernel.address(name);
             let at = self.slot_at(name);
             bytes[at..at + self.word()].copy_from_slice(&function.to_le_bytes()[..self.word()]);
@@ -202,7 +202,7 @@ impl Image {
     /// Returns whether an instance falls back to a kernel's function for clock_gettime, and not to the system call;
     /// `None` if these bytes are no instance of this image.
     pub fn has_kernel_behind(&self, instance: &[u8]) -> Option<bool> {
-        let names = self.isa.facts().slots;
+        let names = self.isa.facts().slots();
         let slots = instance.get(self.slots_at..self.slots_at + names.len() * self.word())?;
         let mut of_clocks = names.iter().zip(slots.chunks_exact(self.word()));
         let is_filled = of_clocks.any(|(name, slot)| {
@@ -219,7 +219,7 @@ impl Image {
 
     /// Returns the offset of the slot of a function that has one.
     fn slot_at(&self, function: &str) -> usize {
-        let index = self.isa.facts().slots.iter().position(|name| *name == function);
+        let index = self.isa.facts().slots().iter().position(|name| *name == function);
         self.slots_at + index.unwrap_or_else(|| panic!("{function} has no slot")) * self.word()
     }
 

@@ -23,10 +23,10 @@ pub fn header(isa: Isa) -> String {
     }
     // Offsets in bytes of the slots in `fp_slots` (core/image/vdso/slots.h).
     let word = if facts.is_64 { 8 } else { 4 };
-    for (index, name) in facts.slots.iter().enumerate() {
+    for (index, name) in facts.slots().iter().enumerate() {
         define(&format!("FP_SLOT_{name}"), &(word * index));
     }
-    define("FP_SLOT_COUNT", &facts.slots.len());
+    define("FP_SLOT_COUNT", &facts.slots().len());
     // The machine number in an ELF header.
     define("FP_MACHINE", &facts.elf_machine);
     if let Some(reach) = facts.jump_reach {

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use crate::{AnsweredCalls, CpuFeatures, SystemCalls};
+use crate::{AnsweredCalls, CpuFeatures, KERNEL_FUNCTIONS, SystemCalls};
 
 /// What an ISA differs in.
 #[derive(Debug)]
@@ -29,8 +29,6 @@ pub struct IsaFacts {
     pub vdso: &'static [Version],
     /// The functions that its image only passes on to the kernel's, by plain names.
     pub forwarded: &'static [&'static str],
-    /// The kernel's functions that have a slot in its image, by plain names, in the order of the slots.
-    pub slots: &'static [&'static str],
     /// The counter.
     pub counter: Counter,
     /// Whether a program can read its CPU's number from a register, so that a vDSO's getcpu is faster than the system
@@ -132,6 +130,12 @@ pub static HOSTS_VERSION: Version = Version {
 };
 
 impl IsaFacts {
+    /// Returns the kernel's functions that have a slot in its image, by plain names, in the order of the slots.
+    pub fn slots(&self) -> &'static [&'static str] {
+        // The two after the first seven are of 32-bit vDSOs only.
+        &KERNEL_FUNCTIONS[..if self.is_64 { 7 } else { 9 }]
+    }
+
     /// Returns whether the image exports a function of this plain name.
     pub fn exports(&self, function: &str) -> bool {
         let mut names = self.vdso.iter().flat_map(|version| version.functions);

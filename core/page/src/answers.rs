@@ -232,16 +232,7 @@ pub fn fields() -> Vec<Field> {
 
 /// Returns the size of the pages' structs.
 pub fn structs() -> [Struct; 2] {
-    [
-        Struct {
-            name: "fp_answers",
-            size: size_of::<Layout>(),
-        },
-        Struct {
-            name: "fp_ring",
-            size: size_of::<Ring>(),
-        },
-    ]
+    [Struct::sized::<Layout>("fp_answers"), Struct::sized::<Ring>("fp_ring")]
 }
 
 #[cfg(test)]

@@ -290,40 +290,23 @@ pub fn fields() -> Vec<Field> {
     out
 }
 
+impl Struct {
+    pub(crate) const fn sized<S>(name: &'static str) -> Struct {
+        let size = size_of::<S>();
+        Struct { name, size }
+    }
+}
+
 /// Returns the size of every struct, for the image's build to assert in C.
 pub fn structs() -> [Struct; 8] {
     [
-        Struct {
-            name: "fp_base",
-            size: size_of::<BaseCell>(),
-        },
-        Struct {
-            name: "fp_anchor",
-            size: size_of::<AnchorCell>(),
-        },
-        Struct {
-            name: "fp_latch",
-            size: size_of::<Latch>(),
-        },
-        Struct {
-            name: "fp_header",
-            size: size_of::<Header>(),
-        },
-        Struct {
-            name: "fp_withdrawal",
-            size: size_of::<WithdrawalCell>(),
-        },
-        Struct {
-            name: "fp_stats",
-            size: size_of::<StatsCell>(),
-        },
-        Struct {
-            name: "fp_page",
-            size: size_of::<Page>(),
-        },
-        Struct {
-            name: "fp_offsets",
-            size: size_of::<OffsetsCell>(),
-        },
+        Struct::sized::<BaseCell>("fp_base"),
+        Struct::sized::<AnchorCell>("fp_anchor"),
+        Struct::sized::<Latch>("fp_latch"),
+        Struct::sized::<Header>("fp_header"),
+        Struct::sized::<WithdrawalCell>("fp_withdrawal"),
+        Struct::sized::<StatsCell>("fp_stats"),
+        Struct::sized::<Page>("fp_page"),
+        Struct::sized::<OffsetsCell>("fp_offsets"),
     ]
 }

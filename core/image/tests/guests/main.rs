@@ -170,7 +170,7 @@ fn spied(guest: &Guest) -> Setup {
 
 /// Returns the plain names of the functions that fall back to the kernel's.
 fn functions(isa: Isa) -> impl Iterator<Item = &'static str> {
-    let slots = isa.facts().slots.iter().copied();
+    let slots = isa.facts().slots().iter().copied();
     slots.filter(move |function| isa.facts().exports(function))
 }
 
