@@ -8,7 +8,7 @@ use fastpath_measure::{CallVerdict, Clock, Functions, Histogram, Path, Probe, co
 use fastpath_protocol::Client;
 use fastpath_publish::evidence::Trust;
 
-use super::metrics::{Family, Kind};
+use super::metrics::Family;
 use super::pages::{Refreshes, publishers};
 use crate::unserved;
 use crate::version;
@@ -108,9 +108,8 @@ impl Looks {
     }
 
     fn costs(&self) -> Family {
-        let mut family = Family::new(
+        let mut family = Family::histogram(
             "fastpath_clock_gettime_path_seconds",
-            Kind::Histogram,
             "Cost of clock_gettime by libc, as a mean of 16 calls in a row.",
         );
         for costs in &self.costs {
@@ -131,19 +130,16 @@ fn flag(is_so: bool) -> f64 {
 }
 
 fn clocks(probe: &Probe) -> Vec<Family> {
-    let mut paths = Family::new(
+    let mut paths = Family::gauge(
         "fastpath_clock_path",
-        Kind::Gauge,
         "1 for the path that clock_gettime takes, else 0.",
     );
-    let mut slow = Family::new(
+    let mut slow = Family::gauge(
         "fastpath_clock_slow",
-        Kind::Gauge,
         "1 if reading the clock costs more than by a vDSO, which could answer it.",
     );
-    let mut system_call = Family::new(
+    let mut system_call = Family::gauge(
         "fastpath_clock_system_call_seconds",
-        Kind::Gauge,
         "Cost of the clock by system call.",
     );
     const PATHS: [(Path, &str); 4] = [
@@ -170,24 +166,19 @@ fn clocks(probe: &Probe) -> Vec<Family> {
 }
 
 fn host(probe: &Probe) -> Vec<Family> {
-    let mut clocksource = Family::new("fastpath_clocksource", Kind::Info, "The kernel's clocksource.");
+    let mut clocksource = Family::info("fastpath_clocksource", "The kernel's clocksource.");
     let name = probe.host.clocksource.as_deref().unwrap_or("unknown");
     clocksource.add(&[("clocksource", name), ("kernel", &probe.host.kernel)], 1.0);
-    let mut counter = Family::new(
+    let counter = Family::gauge(
         "fastpath_tsc_read_seconds",
-        Kind::Gauge,
         "Cost of an ordered read of the CPU's counter.",
     );
-    if let Some(ns) = probe.host.counter_ns {
-        counter.add(&[], ns / 1e9);
-    }
-    vec![clocksource, counter]
+    vec![clocksource, counter.with(probe.host.counter_ns.map(|ns| ns / 1e9))]
 }
 
 fn counter(report: &DoctorReport) -> Vec<Family> {
-    let mut health = Family::new(
+    let mut health = Family::gauge(
         "fastpath_doctor_verdict",
-        Kind::Gauge,
         "1 for doctor's verdict on this host, else 0.",
     );
     for (verdict, name) in [
@@ -199,38 +190,28 @@ fn counter(report: &DoctorReport) -> Vec<Family> {
         health.add(&[("verdict", name)], flag(report.verdict == verdict));
     }
     let facts = &report.facts.counter;
-    let mut trusted = Family::new(
-        "fastpath_tsc_trusted",
-        Kind::Gauge,
-        "1 if fastpath run would use the CPU's counter.",
-    );
-    trusted.add(&[], flag(facts.evidence.verdict(Trust::Invariant).is_ok()));
-    let mut apart = Family::new(
+    let trusted = Family::gauge("fastpath_tsc_trusted", "1 if fastpath run would use the CPU's counter.");
+    let trusted = trusted.with(flag(facts.evidence.verdict(Trust::Invariant).is_ok()));
+    let apart = Family::gauge(
         "fastpath_tsc_warped_pairs",
-        Kind::Gauge,
         "Pairs of CPUs whose counters certainly differ.",
     );
-    let mut within = Family::new(
+    let within = Family::gauge(
         "fastpath_tsc_warp_bound_cycles",
-        Kind::Gauge,
         "Upper bound of the difference between any two compared CPUs' counters.",
     );
     // Without a compared pair, none is known not to differ.
-    if let Some(warp) = &facts.evidence.warp
-        && let Some(cycles) = warp.within_cycles()
-    {
-        let are_apart = warp.pairs.iter().filter(|pair| pair.apart_cycles() > 0);
-        apart.add(&[], are_apart.count() as f64);
-        within.add(&[], cycles as f64);
-    }
-    let mut rate = Family::new(
+    let warp = facts.evidence.warp.as_ref();
+    let compared = warp.and_then(|warp| Some((warp, warp.within_cycles()?)));
+    let are_apart = compared.map(|(warp, _)| warp.pairs.iter().filter(|pair| pair.apart_cycles() > 0).count() as f64);
+    let apart = apart.with(are_apart);
+    let within = within.with(compared.map(|(_, cycles)| cycles as f64));
+    let mut rate = Family::gauge(
         "fastpath_clock_rate_error_ppm",
-        Kind::Gauge,
         "How much faster the kernel's clock runs than another clock of the machine.",
     );
-    let mut bound = Family::new(
+    let mut bound = Family::gauge(
         "fastpath_clock_rate_error_bound_ppm",
-        Kind::Gauge,
         "Largest such value, up or down, that is no fault.",
     );
     for each in &report.facts.rates {
@@ -242,9 +223,8 @@ fn counter(report: &DoctorReport) -> Vec<Family> {
 }
 
 fn unserved_requests(of_trees: Vec<Option<unserved::OfTree>>) -> Family {
-    let mut family = Family::new(
+    let mut family = Family::gauge(
         "fastpath_unserved_requests",
-        Kind::Gauge,
         "Requests that were not served, in trees of processes that run, by reason.",
     );
     for (reason, count) in unserved::totals(of_trees) {
@@ -255,9 +235,8 @@ fn unserved_requests(of_trees: Vec<Option<unserved::OfTree>>) -> Family {
 
 /// Returns the counts of the host's daemon; none if there is no daemon.
 fn interventions() -> Family {
-    let mut family = Family::new(
+    let mut family = Family::counter(
         "fastpath_interventions",
-        Kind::Counter,
         "Changes of processes, and refusals, by fastpathd, by what was done and the result.",
     );
     let status = Client::connect().and_then(|client| client.state());
@@ -269,24 +248,19 @@ fn interventions() -> Family {
 }
 
 fn of_ourselves(looks: u64, took: Duration) -> Vec<Family> {
-    let mut build = Family::new("fastpath_build", Kind::Info, "The version of this fastpath.");
+    let mut build = Family::info("fastpath_build", "The version of this fastpath.");
     let commit = version::COMMIT.unwrap_or("unknown");
     build.add(&[("version", env!("CARGO_PKG_VERSION")), ("commit", commit)], 1.0);
-    let mut count = Family::new("fastpath_export_looks", Kind::Counter, "Number of looks at this host.");
-    count.add(&[], looks as f64);
-    let mut duration = Family::new(
-        "fastpath_export_look_seconds",
-        Kind::Gauge,
-        "Duration of the last look.",
-    );
-    duration.add(&[], took.as_secs_f64());
-    let mut cpu = Family::new(
-        "fastpath_export_cpu_seconds",
-        Kind::Counter,
-        "CPU time of the exporter, children included.",
-    );
-    cpu.add(&[], cpu_seconds(libc::RUSAGE_SELF) + cpu_seconds(libc::RUSAGE_CHILDREN));
-    vec![build, count, duration, cpu]
+    vec![
+        build,
+        Family::counter("fastpath_export_looks", "Number of looks at this host.").with(looks as f64),
+        Family::gauge("fastpath_export_look_seconds", "Duration of the last look.").with(took.as_secs_f64()),
+        Family::counter(
+            "fastpath_export_cpu_seconds",
+            "CPU time of the exporter, children included.",
+        )
+        .with(cpu_seconds(libc::RUSAGE_SELF) + cpu_seconds(libc::RUSAGE_CHILDREN)),
+    ]
 }
 
 fn cpu_seconds(who: libc::c_int) -> f64 {

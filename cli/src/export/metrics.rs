@@ -45,7 +45,7 @@ impl Format {
 
 /// Kind of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+enum Kind {
     Gauge,
     /// Its name is without `_total`.
     Counter,
@@ -63,24 +63,48 @@ pub struct Family {
 }
 
 impl Family {
-    pub fn new(name: &'static str, kind: Kind, help: &'static str) -> Family {
+    fn new(name: &'static str, kind: Kind, help: &'static str) -> Family {
+        let lines = String::new();
         Family {
             name,
             help,
             kind,
-            lines: String::new(),
+            lines,
         }
     }
 
+    pub fn gauge(name: &'static str, help: &'static str) -> Family {
+        Family::new(name, Kind::Gauge, help)
+    }
+
+    pub fn counter(name: &'static str, help: &'static str) -> Family {
+        Family::new(name, Kind::Counter, help)
+    }
+
+    pub fn info(name: &'static str, help: &'static str) -> Family {
+        Family::new(name, Kind::Info, help)
+    }
+
+    pub fn histogram(name: &'static str, help: &'static str) -> Family {
+        Family::new(name, Kind::Histogram, help)
+    }
+
+    /// Returns it with its only value, if that is known.
+    pub fn with(mut self, value: impl Into<Option<f64>>) -> Family {
+        if let Some(value) = value.into() {
+            self.add(&[], value);
+        }
+        self
+    }
+
     /// Adds a value with these labels.
-    pub fn add(&mut self, labels: &[(&str, &str)], value: f64) -> &mut Family {
+    pub fn add(&mut self, labels: &[(&str, &str)], value: f64) {
         let suffix = match self.kind {
             Kind::Counter => "_total",
             Kind::Info => "_info",
             Kind::Gauge | Kind::Histogram => "",
         };
         self.line(suffix, labels, value);
-        self
     }
 
     /// Adds a histogram with these labels: bounds, each with the number of values at or below it; sum and number of
@@ -149,17 +173,15 @@ mod tests {
     use super::*;
 
     fn families() -> Vec<Family> {
-        let mut counter = Family::new("a_looks", Kind::Counter, "Looks.");
-        counter.add(&[], 3.0);
-        let mut info = Family::new("a_build", Kind::Info, "Which.");
+        let mut info = Family::info("a_build", "Which.");
         info.add(&[("version", "1\"\\\n")], 1.0);
-        let mut histogram = Family::new("a_seconds", Kind::Histogram, "Costs.");
+        let mut histogram = Family::histogram("a_seconds", "Costs.");
         histogram.add_histogram(&[("clock", "TAI")], &[(2e-8, 1), (5e-8, 3)], 1.5e-7, 4);
         vec![
-            counter,
+            Family::counter("a_looks", "Looks.").with(3.0),
             info,
             histogram,
-            Family::new("none", Kind::Gauge, "Never seen."),
+            Family::gauge("none", "Never seen."),
         ]
     }
 

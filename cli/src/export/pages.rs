@@ -6,7 +6,7 @@ use std::time::Duration;
 use fastpath_doctor::{PageFacts, Served, ServedPage};
 use fastpath_evidence::STALE;
 
-use super::metrics::{Family, Kind};
+use super::metrics::Family;
 
 /// State of a page, as its readers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,14 +77,12 @@ impl Refreshes {
 /// The publishers in as many series as there are states: each program of `run` has a page of its own, and a host may
 /// have thousands.
 pub fn publishers(served: &Served, anchors: u64) -> Vec<Family> {
-    let mut pages = Family::new(
+    let mut pages = Family::gauge(
         "fastpath_publisher_pages",
-        Kind::Gauge,
         "Pages by state; each has a publisher of its own. Only those that serve are read, else the kernel's clock is.",
     );
-    let mut processes = Family::new(
+    let mut processes = Family::gauge(
         "fastpath_served_processes",
-        Kind::Gauge,
         "Processes on fastpath that can be seen, by the state of their page.",
     );
     let states: Vec<State> = served.pages.iter().map(|page| State::from_page(&page.facts)).collect();
@@ -97,42 +95,33 @@ pub fn publishers(served: &Served, anchors: u64) -> Vec<Family> {
         let count: u64 = in_state().map(|page| page.processes).sum();
         processes.add(&[("state", name)], count as f64);
     }
-    let mut refreshes = Family::new(
-        "fastpath_publisher_refreshes",
-        Kind::Counter,
-        "Anchors published, on all pages.",
-    );
-    refreshes.add(&[], anchors as f64);
-    let mut residual = Family::new(
-        "fastpath_publisher_residual_max_seconds",
-        Kind::Gauge,
-        "Largest error of a serving page against the kernel's clock before its last refresh.",
-    );
-    let mut age = Family::new(
-        "fastpath_publisher_page_age_max_seconds",
-        Kind::Gauge,
-        "Age of the newest anchor on the page where that is oldest; withdrawn pages do not count.",
-    );
     let of_states = |wanted: &'static [State]| {
         let both = states.iter().zip(&served.pages);
         both.filter(|(state, _)| wanted.contains(state))
             .map(|(_, page)| &page.facts)
     };
     let errors = of_states(&[State::Serving]).filter_map(|facts| facts.residual_ns);
-    if let Some(ns) = errors.map(i64::unsigned_abs).max() {
-        residual.add(&[], ns as f64 / 1e9);
-    }
     let ages = of_states(&[State::Serving, State::Stale]).filter_map(|facts| facts.age_ns);
-    if let Some(ns) = ages.max() {
-        age.add(&[], ns as f64 / 1e9);
-    }
-    let mut unreadable = Family::new(
-        "fastpath_processes_unreadable",
-        Kind::Gauge,
-        "Processes whose mappings cannot be read.",
-    );
-    unreadable.add(&[], served.unreadable as f64);
-    vec![pages, processes, refreshes, residual, age, unreadable]
+    vec![
+        pages,
+        processes,
+        Family::counter("fastpath_publisher_refreshes", "Anchors published, on all pages.").with(anchors as f64),
+        Family::gauge(
+            "fastpath_publisher_residual_max_seconds",
+            "Largest error of a serving page against the kernel's clock before its last refresh.",
+        )
+        .with(errors.map(i64::unsigned_abs).max().map(|ns| ns as f64 / 1e9)),
+        Family::gauge(
+            "fastpath_publisher_page_age_max_seconds",
+            "Age of the newest anchor on the page where that is oldest; withdrawn pages do not count.",
+        )
+        .with(ages.max().map(|ns| ns as f64 / 1e9)),
+        Family::gauge(
+            "fastpath_processes_unreadable",
+            "Processes whose mappings cannot be read.",
+        )
+        .with(served.unreadable as f64),
+    ]
 }
 
 #[cfg(test)]
