@@ -34,9 +34,7 @@ fn a_file_for_which_there_is_no_memory_is_reported_and_not_examined() {
 
 #[test]
 fn a_finding_names_rescue_with_the_number_of_calls_that_it_redirects() {
-    let Some(program) = helper_program("raw-calls", "cc", &[]) else {
-        return;
-    };
+    let program = needed!(helper_program("raw-calls", "cc", &[]));
     let outcome = finish(fastpath(&["audit", "--json", &program])).expect_code(0);
     let report: serde_json::Value = serde_json::from_str(&outcome.out).unwrap();
     let finding = &report["findings"][0];

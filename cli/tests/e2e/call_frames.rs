@@ -39,9 +39,7 @@ pub fn have_call_frames(out: &str) -> bool {
 
 #[test]
 fn callers_of_reads_are_found_from_each_instruction_under_run() {
-    let Some(program) = helper_program("call-frames", "cc", FLAGS) else {
-        return;
-    };
+    let program = needed!(helper_program("call-frames", "cc", FLAGS));
     wait_until("reads with call frames", || {
         have_call_frames(&finish(served(&[&program])).expect_success().out)
     });
@@ -64,9 +62,7 @@ fn callers_of_reads_are_found_from_each_instruction_after_attach() {
 #[test]
 fn callers_are_found_while_the_kernel_is_asked() {
     for linked in [&[][..], &["-static"]] {
-        let Some(program) = helper_program("call-frames", "cc", &[FLAGS, linked].concat()) else {
-            return;
-        };
+        let program = needed!(helper_program("call-frames", "cc", &[FLAGS, linked].concat()));
         let running = start(served(&[&program, "waits"]));
         wait_until("its word", || running.out_so_far().contains("ready"));
         Pid::helper(running.mark()).signal(libc::SIGKILL);
@@ -78,9 +74,11 @@ fn callers_are_found_while_the_kernel_is_asked() {
 
 #[test]
 fn callers_are_found_after_detach() {
-    let Some(running) = hazard_of(helper_program("call-frames", "cc", FLAGS), &["waits"], "ready") else {
-        return;
-    };
+    let running = needed!(hazard_of(
+        helper_program("call-frames", "cc", FLAGS),
+        &["waits"],
+        "ready"
+    ));
     let pid = running.pid();
     attach(pid).expect_success();
     detach(pid).expect_success();
@@ -90,9 +88,11 @@ fn callers_are_found_after_detach() {
 
 #[test]
 fn exceptions_that_a_signal_handler_throws_from_reads_are_caught() {
-    let Some(program) = helper_program("throwing-handler", "clang++", &["-fnon-call-exceptions"]) else {
-        return;
-    };
+    let program = needed!(helper_program(
+        "throwing-handler",
+        "clang++",
+        &["-fnon-call-exceptions"]
+    ));
     assert_eq!(finish(served(&[&program])).expect_success().out, "200 of 200 caught\n");
 }
 
@@ -135,7 +135,7 @@ fn have_callers(mut stacks: Vec<Vec<u64>>, maps: &str, program: &str) -> bool {
 #[test]
 fn gperftools_finds_the_callers_of_reads() {
     const PROFILER: &str = "/usr/lib/x86_64-linux-gnu/libprofiler.so";
-    let Some(clock) = program("clock-glibc") else { return };
+    let clock = needed!(program("clock-glibc"));
     if !Path::new(PROFILER).exists() {
         return skip(format_args!("no {PROFILER} on this machine"));
     }
@@ -208,9 +208,7 @@ fn start_reader(reader: &str, is_attached: bool) -> Running {
 /// By backtrace() in a handler of a timer's signals, which is how stall detectors work.
 #[test]
 fn a_stall_detector_finds_the_callers_of_reads() {
-    let Some(detector) = helper_program("stall-detector", "cc", &[]) else {
-        return;
-    };
+    let detector = needed!(helper_program("stall-detector", "cc", &[]));
     for is_attached in [false, true] {
         wait_until("signals in reads", || {
             let running = start_reader(&detector, is_attached);
@@ -234,7 +232,7 @@ fn a_stall_detector_finds_the_callers_of_reads() {
 /// it is served itself, and keeps that vDSO apart from others of this build ID.
 #[test]
 fn perf_names_the_vdso_for_reads_and_finds_their_callers() {
-    let Some(perf) = tool("perf") else { return };
+    let perf = needed!(tool("perf"));
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name).display().to_string();
     let (cache, data) = (path("cache"), path("data"));
@@ -246,9 +244,7 @@ fn perf_names_the_vdso_for_reads_and_finds_their_callers() {
         return skip(format_args!("perf cannot record here: {}", trial.err));
     }
     for (mode, flags) in [("fp", &["-fno-omit-frame-pointer"][..]), ("dwarf", &[])] {
-        let Some(reader) = helper_program("reads-of-clocks", "cc", flags) else {
-            return;
-        };
+        let reader = needed!(helper_program("reads-of-clocks", "cc", flags));
         for is_attached in [false, true] {
             let running = start_reader(&reader, is_attached);
             let pid = running.pid().0.to_string();
@@ -278,7 +274,7 @@ fn perf_names_the_vdso_for_reads_and_finds_their_callers() {
 /// By Go's runtime, which knows from where it went to the vDSO.
 #[test]
 fn gos_profiler_finds_the_callers_of_reads() {
-    let Some(go) = tool("go") else { return };
+    let go = needed!(tool("go"));
     let program = go_program(go, "profiled");
     let directory = tempfile::tempdir().expect("a directory");
     let profile = directory.path().join("profile").display().to_string();
@@ -296,9 +292,7 @@ fn gos_profiler_finds_the_callers_of_reads() {
 /// By elfutils, from outside.
 #[test]
 fn eu_stack_finds_the_callers_of_reads_in_a_process_and_in_its_core() {
-    let (Some(eu_stack), Some(gcore), Some(clock)) = (tool("eu-stack"), tool("gcore"), program("clock-glibc")) else {
-        return;
-    };
+    let (eu_stack, gcore, clock) = needed!(tool("eu-stack"), tool("gcore"), program("clock-glibc"));
     let running = start(served(&[&clock, "2000000000", "MONOTONIC"]));
     let pid = running.pid();
     wait_until("the program", || pid.program() == "clock-glibc" && pid.is_served());

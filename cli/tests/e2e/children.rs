@@ -25,7 +25,7 @@ fn with_leaf<'a>(parent: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn every_kind_of_child_reads_a_clock_that_never_goes_back() {
-    let Some(children) = program("children") else { return };
+    let children = needed!(program("children"));
     let outcome = finish(served(&[&children, "200000"])).expect_success();
     assert!(outcome.out.lines().count() >= 9, "{outcome:#?}");
     assert!(outcome.out.lines().all(|line| line.ends_with(" ok")), "{outcome:#?}");
@@ -117,7 +117,7 @@ fn a_program_that_is_executed_before_the_first_anchor_is_served() {
 
 #[test]
 fn a_program_that_blocks_the_injections_signals_finds_none_pending() {
-    let Some(python) = tool("python3") else { return };
+    let python = needed!(tool("python3"));
     const BLOCK: &str = "import os, signal as s, sys
 s.pthread_sigmask(s.SIG_BLOCK, eval(sys.argv[1]))
 os.execv(sys.argv[2], sys.argv[2:])";
@@ -146,7 +146,7 @@ os.execv(sys.argv[2], sys.argv[2:])";
 fn an_exec_takes_the_helper_a_limited_number_of_system_calls() {
     const EXECS: usize = 50;
     const MOST_EACH: usize = 105;
-    let Some(_) = tool("strace") else { return };
+    needed!(tool("strace"));
     let folder = tempfile::tempdir().expect("a directory");
     let (start_at, counts) = (folder.path().join("start"), folder.path().join("counts"));
     let script =
@@ -190,7 +190,7 @@ fn a_program_has_few_pages_of_libc_of_its_own_unless_it_may_call_all() {
     }
     let few = copied_by(|| copied(&["cat", "/proc/self/smaps"]));
     assert!((4..=16).contains(&few), "{few} KiB");
-    let Some(python) = tool("python3") else { return };
+    let python = needed!(tool("python3"));
     let all = copied_by(|| copied(&[python, "-c", "print(open('/proc/self/smaps').read())"]));
     assert!((few + 4..=few + 12).contains(&all), "{all} KiB");
 }
@@ -241,7 +241,7 @@ fn a_child_is_served_however_a_c_program_starts_it() {
 
 #[test]
 fn a_process_deep_in_a_tree_reads_clocks_without_system_calls() {
-    let Some(clock) = program("clock-glibc") else { return };
+    let clock = needed!(program("clock-glibc"));
     let script = format!("sh -c '{clock} 2000000000 MONOTONIC; exit 1' | cat");
     let mut served_one = None;
     // A program that starts while the publisher gets no CPU runs untouched.
@@ -258,7 +258,7 @@ fn a_process_deep_in_a_tree_reads_clocks_without_system_calls() {
         served_one.is_some()
     });
     let (_shell, pid) = served_one.expect("a process");
-    let Some(calls) = fewest_clock_calls(pid) else { return };
+    let calls = needed!(fewest_clock_calls(pid));
     assert_eq!(calls, 0);
 }
 
@@ -290,13 +290,13 @@ fn scripts_and_what_they_start_are_served() {
 
 #[test]
 fn children_of_go_are_served() {
-    let Some(go) = tool("go") else { return };
+    let go = needed!(tool("go"));
     serves_leaves(2, &with_leaf(&[&go_program(go, "spawn")]));
 }
 
 #[test]
 fn a_program_that_is_executed_by_a_path_through_proc_is_served() {
-    let Some(python) = tool("python3") else { return };
+    let python = needed!(tool("python3"));
     const EXECUTE: &str = "import os, sys, tempfile
 leaf = ['sh', '-c', 'grep -c memfd:fastpath-page /proc/self/maps; :']
 again = ['python3', '-I', '-c', \"print(open('/proc/self/maps').read().count('memfd:fastpath-page'))\"]
@@ -332,9 +332,7 @@ for path in ['/proc/self/exe', '/proc/thread-self/exe', own + 'exe', '/proc/self
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_descendant_begins_with_the_registers_that_the_kernel_leaves() {
-    let Some(first) = helper_program("first-registers", "cc", &["-static", "-nostdlib"]) else {
-        return;
-    };
+    let first = needed!(helper_program("first-registers", "cc", &["-static", "-nostdlib"]));
     finish(Command::new(&first)).expect_success();
     finish(served(&["sh", "-c", "\"$0\" && \"$0\" && exec \"$0\"", &first])).expect_success();
 }

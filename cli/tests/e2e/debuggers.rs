@@ -18,7 +18,7 @@ fn busy_clock() -> Option<Running> {
 
 #[test]
 fn a_served_program_is_not_traced() {
-    let Some(clock) = busy_clock() else { return };
+    let clock = needed!(busy_clock());
     for _ in 0..50 {
         assert_eq!(clock.pid().status("TracerPid"), "0");
         std::thread::sleep(Duration::from_millis(2));
@@ -27,7 +27,7 @@ fn a_served_program_is_not_traced() {
 
 #[test]
 fn a_program_can_be_traced_by_one_that_is_served() {
-    let Some(strace) = tool("strace") else { return };
+    let strace = needed!(tool("strace"));
     let log = tempfile::NamedTempFile::new().expect("a file");
     let log_path = log.path().to_str().expect("UTF-8");
     let script = "sh -c 'exit 5'; exit 6";
@@ -52,9 +52,7 @@ fn a_program_can_be_traced_by_one_that_is_served() {
 
 #[test]
 fn gdb_debugs_programs_inside_run() {
-    let (Some(gdb), Some(clock)) = (tool("gdb"), program("clock-glibc")) else {
-        return;
-    };
+    let (gdb, clock) = needed!(tool("gdb"), program("clock-glibc"));
     let outcome = finish(served(&[
         gdb,
         "-nx",
@@ -85,8 +83,8 @@ fn gdb_debugs_programs_inside_run() {
 
 #[test]
 fn gdb_attaches_to_a_served_program_and_shows_where_it_is() {
-    let Some(gdb) = tool("gdb") else { return };
-    let Some(clock) = busy_clock() else { return };
+    let gdb = needed!(tool("gdb"));
+    let clock = needed!(busy_clock());
     let mut attach = Command::new(gdb);
     attach.args([
         "-nx",
@@ -121,8 +119,8 @@ fn a_served_program_keeps_the_kernels_vdso() {
 
 #[test]
 fn gdb_stops_a_served_program_in_the_vdso_and_names_its_functions_and_their_callers() {
-    let Some(gdb) = tool("gdb") else { return };
-    let Some(clock) = busy_clock() else { return };
+    let gdb = needed!(tool("gdb"));
+    let clock = needed!(busy_clock());
     let mut attach = Command::new(gdb);
     let pid = clock.pid().0.to_string();
     attach.args(["-nx", "-batch", "-ex", "set debuginfod enabled off", "-p", &pid]);
@@ -156,7 +154,7 @@ fn gdb_stops_a_served_program_in_the_vdso_and_names_its_functions_and_their_call
 
 #[test]
 fn strace_attaches_to_a_shell_and_follows_its_children() {
-    let Some(strace) = tool("strace") else { return };
+    let strace = needed!(tool("strace"));
     let mut shell = served(&["sh", "-c", "while [ ! -e \"$0\" ]; do :; done; sh -c 'exit 5'; exit $?"]);
     let go = tempfile::tempdir().expect("a directory").path().join("go");
     std::fs::create_dir_all(go.parent().expect("a parent")).expect("a directory");

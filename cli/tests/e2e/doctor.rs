@@ -223,9 +223,7 @@ fn of_program(name: &str, runs: &str) -> Option<Value> {
 
 #[test]
 fn a_dynamic_program_is_known_by_its_libc() {
-    let Some(process) = of_program("clock-glibc", "clock-glibc") else {
-        return;
-    };
+    let process = needed!(of_program("clock-glibc", "clock-glibc"));
     assert_eq!(
         (&process["is_static"], &process["libc"]["name"]),
         (&false.into(), &"glibc".into())
@@ -236,9 +234,7 @@ fn a_dynamic_program_is_known_by_its_libc() {
             .is_some_and(|version| version.starts_with("2.")),
         "{process:#}"
     );
-    let Some(process) = of_program("clock-musl", "clock-musl") else {
-        return;
-    };
+    let process = needed!(of_program("clock-musl", "clock-musl"));
     assert_eq!(process["libc"]["name"], "musl", "{process:#}");
     assert!(
         process["libc"]["version"]
@@ -251,7 +247,7 @@ fn a_dynamic_program_is_known_by_its_libc() {
 #[test]
 fn a_static_program_that_looks_for_its_vdso_is_recognized() {
     for name in ["clock-glibc-static", "clock-musl-static"] {
-        let Some(process) = of_program(name, name) else { return };
+        let process = needed!(of_program(name, name));
         assert_eq!(
             (&process["is_static"], &process["asks_for_vdso"]),
             (&true.into(), &true.into()),
@@ -262,9 +258,11 @@ fn a_static_program_that_looks_for_its_vdso_is_recognized() {
 
 #[test]
 fn a_static_program_that_never_looks_for_a_vdso_is_slow_and_run_would_not_help() {
-    let Some(waits) = helper_program("without-vdso", "cc", &["-static", "-nostdlib", "-ffreestanding"]) else {
-        return;
-    };
+    let waits = needed!(helper_program(
+        "without-vdso",
+        "cc",
+        &["-static", "-nostdlib", "-ffreestanding"]
+    ));
     let running = start(Command::new(&waits));
     wait_until("it runs", || running.pid().program().starts_with("without-vdso"));
     let outcome = finish(doctor(&["--json", &running.pid().0.to_string()])).expect_code(SLOW);
@@ -275,9 +273,7 @@ fn a_static_program_that_never_looks_for_a_vdso_is_slow_and_run_would_not_help()
 
 #[test]
 fn a_dynamic_program_with_system_calls_of_its_own_is_slow() {
-    let Some(path) = helper_program("own-calls", "cc", &["-O1"]) else {
-        return;
-    };
+    let path = needed!(helper_program("own-calls", "cc", &["-O1"]));
     let running = start(Command::new(&path));
     wait_until("it runs", || running.pid().program().starts_with("own-calls"));
     let outcome = finish(doctor(&["--json", &running.pid().0.to_string()])).expect_code(SLOW);
@@ -296,9 +292,7 @@ fn a_dynamic_program_with_system_calls_of_its_own_is_slow() {
 
 #[test]
 fn a_program_replaced_since_its_start_is_judged_by_the_running_code() {
-    let Some(path) = helper_program("own-calls", "cc", &["-O1"]) else {
-        return;
-    };
+    let path = needed!(helper_program("own-calls", "cc", &["-O1"]));
     let directory = tempfile::tempdir().expect("a directory");
     let copy = directory.path().join("replaced");
     std::fs::copy(&path, &copy).expect("copy");
@@ -318,9 +312,7 @@ fn a_program_replaced_since_its_start_is_judged_by_the_running_code() {
 
 #[test]
 fn a_go_program_is_known_by_its_version() {
-    let Some(process) = of_program("clock-go", "clock-go") else {
-        return;
-    };
+    let process = needed!(of_program("clock-go", "clock-go"));
     assert!(
         process["go"]
             .as_str()
@@ -331,9 +323,7 @@ fn a_go_program_is_known_by_its_version() {
 
 #[test]
 fn a_jvm_is_known_by_its_version() {
-    let Some(process) = of_program("clock-java", "java") else {
-        return;
-    };
+    let process = needed!(of_program("clock-java", "java"));
     assert!(
         process["java"].as_str().is_some_and(|version| version.contains('.')),
         "{process:#}"
@@ -353,7 +343,7 @@ fn skip_without_samples(report: &Value) {
 
 #[test]
 fn a_process_that_reads_clocks_all_the_time_has_a_share_and_a_caller() {
-    let Some(path) = program("clock-glibc") else { return };
+    let path = needed!(program("clock-glibc"));
     let mut command = Command::new(&path);
     command.args([ENDLESS, "MONOTONIC"]);
     let running = running(&path, "clock-glibc", command);
@@ -385,9 +375,7 @@ fn a_process_that_reads_clocks_all_the_time_has_a_share_and_a_caller() {
 
 #[test]
 fn a_process_is_shown_with_the_counter_reads_that_it_executes() {
-    let Some(path) = helper_program("own-counter", "cc", &[]) else {
-        return;
-    };
+    let path = needed!(helper_program("own-counter", "cc", &[]));
     let running = start(Command::new(&path));
     wait_until("samples are at its read", || {
         let report = json(&finish(doctor(&["--json", &running.pid().0.to_string()])));
@@ -434,7 +422,7 @@ fn has_as_caller(running: &Running, is_own: impl Fn(&str) -> bool) {
 
 #[test]
 fn the_caller_of_a_clock_read_is_the_programs_own_function_in_go() {
-    let Some(path) = program("clock-go") else { return };
+    let path = needed!(program("clock-go"));
     let command = [path.as_str(), ENDLESS, "MONOTONIC"];
     let mut plain = Command::new(&path);
     plain.args(&command[1..]);
@@ -453,9 +441,7 @@ fn the_caller_of_a_clock_read_is_the_programs_own_function() {
     };
     for compiler in compilers {
         let words: Vec<&str> = compiler.split(' ').collect();
-        let Some(path) = helper_program("reads-in-w", words[0], &words[1..]) else {
-            return;
-        };
+        let path = needed!(helper_program("reads-in-w", words[0], &words[1..]));
         has_as_caller(&start(Command::new(&path)), |name| name == "w");
         #[cfg(target_arch = "x86_64")]
         has_as_caller(&start(served(&[&path])), |name| name == "w");
@@ -505,16 +491,14 @@ fn has_a_clock_for_each_caller(running: &Running) {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn each_caller_of_clock_reads_has_the_clocks_that_it_reads() {
-    let Some(path) = helper_program("reads-of-clocks", "cc", &[]) else {
-        return;
-    };
+    let path = needed!(helper_program("reads-of-clocks", "cc", &[]));
     has_a_clock_for_each_caller(&start(Command::new(&path)));
     has_a_clock_for_each_caller(&start(served(&[&path])));
 }
 
 #[test]
 fn a_program_that_fastpath_serves_is_healthy_and_its_page_fresh() {
-    let Some(path) = program("clock-glibc") else { return };
+    let path = needed!(program("clock-glibc"));
     let running = running(&path, "clock-glibc", served(&[&path, ENDLESS, "MONOTONIC"]));
     let fresh = || {
         let outcome = finish(doctor(&["--json", &running.pid().0.to_string()]));
@@ -535,9 +519,7 @@ fn a_program_that_fastpath_serves_is_healthy_and_its_page_fresh() {
 #[test]
 fn doctor_estimates_the_gain_of_a_program_without_a_vdso() {
     // Unmapped, as by a sandbox, and not only hidden.
-    let Some(unmap) = helper_program("unmap-vdso", "cc", &[]) else {
-        return;
-    };
+    let unmap = needed!(helper_program("unmap-vdso", "cc", &[]));
     let running = start(Command::new(&unmap));
     wait_until("its vDSO is gone", || running.out_so_far().contains("gone"));
     let outcome = finish(doctor(&["--json", &running.pid().0.to_string()])).expect_code(SLOW);
@@ -584,9 +566,7 @@ fn in_the_open() -> (tempfile::TempDir, String) {
 #[test]
 fn a_user_without_privileges_gets_the_verdict_and_what_was_hidden() {
     let (_place, fastpath) = in_the_open();
-    let Some(command) = as_nobody(&[&fastpath, "doctor"]) else {
-        return;
-    };
+    let command = needed!(as_nobody(&[&fastpath, "doctor"]));
     let outcome = finish(command).expect_code(status_of_this_host());
     let restricted = std::fs::read_to_string("/proc/sys/kernel/dmesg_restrict").is_ok_and(|text| text.trim() == "1");
     if restricted {
@@ -601,9 +581,7 @@ fn a_user_without_privileges_gets_the_verdict_and_what_was_hidden() {
 #[test]
 fn the_verdict_on_another_users_process_is_unknown_with_the_reason() {
     let (_place, fastpath) = in_the_open();
-    let Some(command) = as_nobody(&[&fastpath, "doctor", "1"]) else {
-        return;
-    };
+    let command = needed!(as_nobody(&[&fastpath, "doctor", "1"]));
     let outcome = finish(command).expect_code(UNKNOWN);
     assert!(outcome.out.starts_with("unknown: "), "{outcome:#?}");
     for words in ["/proc/1/maps", "Permission denied", "as root"] {
@@ -613,9 +591,7 @@ fn the_verdict_on_another_users_process_is_unknown_with_the_reason() {
 
 #[test]
 fn root_is_not_advised_to_run_doctor_as_root() {
-    let (Some(()), Some(_)) = (needs_root(), tool("setpriv")) else {
-        return;
-    };
+    needed!(needs_root(), tool("setpriv"));
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set=-all", "--inh-caps=-all", env!("CARGO_BIN_EXE_fastpath")]);
     command.args(["doctor", "1"]);
@@ -632,9 +608,7 @@ fn a_process_hidden_by_hidepid_is_not_reported_as_missing() {
         "mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid 65534 --regid 65534 --clear-groups \
          --inh-caps=-all {fastpath} doctor 1"
     );
-    let (Some(()), Some(_), Some(_)) = (needs_root(), tool("unshare"), tool("setpriv")) else {
-        return;
-    };
+    needed!(needs_root(), tool("unshare"), tool("setpriv"));
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &script]);
     let outcome = finish(command).expect_code(UNKNOWN);
@@ -643,9 +617,7 @@ fn a_process_hidden_by_hidepid_is_not_reported_as_missing() {
 
 #[test]
 fn a_container_without_sys_and_proc_is_judged_by_measurements() {
-    let (Some(()), Some(_)) = (needs_root(), tool("unshare")) else {
-        return;
-    };
+    needed!(needs_root(), tool("unshare"));
     let mut command = Command::new("unshare");
     let script = format!(
         "umount -l /sys; umount -l /proc; exec {} doctor",
@@ -667,9 +639,7 @@ fn a_container_without_sys_and_proc_is_judged_by_measurements() {
 
 #[test]
 fn a_time_namespace_is_seen_with_its_offsets() {
-    let (Some(()), Some(_)) = (needs_root(), tool("unshare")) else {
-        return;
-    };
+    needed!(needs_root(), tool("unshare"));
     let mut command = Command::new("unshare");
     let doctor = [env!("CARGO_BIN_EXE_fastpath"), "doctor", "--json"];
     command.args([
@@ -698,9 +668,7 @@ fn a_seccomp_filter_hides_only_the_facts_that_need_the_forbidden_calls() {
     if has_seccomp_filter() {
         return skip("there is a seccomp filter already, as containers have");
     }
-    let Some(filter) = helper_program("filter", "cc", &[]) else {
-        return;
-    };
+    let filter = needed!(helper_program("filter", "cc", &[]));
     let answer = |action: &str, number: libc::c_long| {
         let mut command = Command::new(&filter);
         command.args([

@@ -69,9 +69,7 @@ impl Drop for Load {
 
 #[test]
 fn a_clock_that_goes_backward_is_reported_by_guard_and_by_doctor() {
-    let Some(library) = helper_program("backward-clock", "cc", &["-shared", "-fPIC"]) else {
-        return;
-    };
+    let library = needed!(helper_program("backward-clock", "cc", &["-shared", "-fPIC"]));
     let preloaded = format!("LD_PRELOAD={library}");
     let env: &[&str] = &["env", &preloaded, FASTPATH];
     says(
@@ -152,9 +150,7 @@ fn every_lost_path_raises_an_alarm_on_a_busy_machine_too() {
 
 #[test]
 fn a_seccomp_filter_hides_no_lost_path() {
-    let Some(filter) = helper_program("filter", "cc", &[]) else {
-        return;
-    };
+    let filter = needed!(helper_program("filter", "cc", &[]));
     let number = libc::SYS_clock_gettime.to_string();
     let forbid = [filter.as_str(), "forbid", &number];
     let _load = Load::on_all_cpus();
@@ -165,9 +161,7 @@ fn a_seccomp_filter_hides_no_lost_path() {
 
 #[test]
 fn a_filter_that_forbids_a_call_that_a_vdso_does_not_need_raises_no_alarm() {
-    let Some(filter) = helper_program("filter", "cc", &[]) else {
-        return;
-    };
+    let filter = needed!(helper_program("filter", "cc", &[]));
     if !is_healthy() {
         return;
     }
@@ -179,9 +173,7 @@ fn a_filter_that_forbids_a_call_that_a_vdso_does_not_need_raises_no_alarm() {
 
 #[test]
 fn a_filter_that_slows_every_system_call_fails_no_clock() {
-    let Some(filter) = helper_program("filter", "cc", &[]) else {
-        return;
-    };
+    let filter = needed!(helper_program("filter", "cc", &[]));
     if !is_healthy() {
         return;
     }
@@ -240,9 +232,7 @@ fn a_file_that_is_no_baseline_is_not_replaced_by_one() {
 
 #[test]
 fn a_path_that_cannot_be_determined_has_its_own_exit_status() {
-    let Some(filter) = helper_program("filter", "cc", &[]) else {
-        return;
-    };
+    let filter = needed!(helper_program("filter", "cc", &[]));
     let number = libc::SYS_seccomp.to_string();
     let forbidden = command(&[&[&filter, "forbid", &number], GUARD]);
     says(forbidden, UNKNOWN, "seccomp");

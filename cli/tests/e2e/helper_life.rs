@@ -68,9 +68,7 @@ fn scheduling(pid: Pid) -> (String, i32, i32) {
 fn the_helper_is_not_starved_by_what_binds_the_program() {
     let own = Pid(std::process::id() as i32).status("Cpus_allowed_list");
     let first = own.split([',', '-']).next().expect("a CPU");
-    let (Some(()), Some(_), Some(_)) = (needs_root(), tool("taskset"), tool("chrt")) else {
-        return;
-    };
+    needed!(needs_root(), tool("taskset"), tool("chrt"));
     let fifo = ["taskset", "-c", first, "chrt", "-f", "7"];
     let low = ["taskset", "-c", first, "nice", "-n", "5"];
     let (.., nice) = scheduling(Pid(std::process::id() as i32));

@@ -32,7 +32,7 @@ fn busy(command: &[impl AsRef<str>]) -> (Running, Pid) {
 
 #[test]
 fn a_killed_helper_makes_no_read_wrong() {
-    let Some(torture) = torture::endless("2") else { return };
+    let torture = needed!(torture::endless("2"));
     for signal in [libc::SIGKILL, libc::SIGTERM] {
         let (running, helper) = busy(&torture);
         std::thread::sleep(Duration::from_millis(300));
@@ -44,7 +44,7 @@ fn a_killed_helper_makes_no_read_wrong() {
 
 #[test]
 fn a_helper_that_is_stopped_now_and_then_makes_no_read_wrong() {
-    let Some(torture) = torture::endless("2") else { return };
+    let torture = needed!(torture::endless("2"));
     let (running, helper) = busy(&torture);
     for stop_ms in [1, 20, 90, 150, 250, 400, 700, 5, 300, 120] {
         helper.signal(libc::SIGSTOP);
@@ -57,14 +57,14 @@ fn a_helper_that_is_stopped_now_and_then_makes_no_read_wrong() {
 
 #[test]
 fn reads_ask_the_kernel_while_the_helper_is_stopped() {
-    let Some(clock) = program("clock-glibc") else { return };
+    let clock = needed!(program("clock-glibc"));
     let (running, helper) = busy(&[&clock, "2000000000", "MONOTONIC"]);
     helper.signal(libc::SIGSTOP);
     std::thread::sleep(ANCHOR_IS_OLD);
     let asks_kernel = makes_clock_calls(running.pid());
     // Before any check that may fail: a stopped helper that is left behind keeps the program's output open.
     helper.signal(libc::SIGCONT);
-    let Some(asks_kernel) = asks_kernel else { return };
+    let asks_kernel = needed!(asks_kernel);
     assert!(asks_kernel, "a page without a publisher still answers");
     std::thread::sleep(ANCHOR_IS_OLD);
     assert_eq!(fewest_clock_calls(running.pid()), Some(0));
@@ -143,9 +143,7 @@ fn programs_wait_once_for_a_helper_that_stays_stopped() {
 
 #[test]
 fn programs_that_the_helper_may_not_look_at_are_not_delayed_and_counted() {
-    let (Some(()), Some(_)) = (needs_root(), tool("setpriv")) else {
-        return;
-    };
+    needed!(needs_root(), tool("setpriv"));
     let directory = tempfile::tempdir().expect("a directory");
     let script = "setpriv --reuid 65534 --clear-groups true; echo ran; while [ -e \"$0\" ]; do :; done";
     let mut run = std::process::Command::new("setpriv");
@@ -209,7 +207,7 @@ const KILLS: u32 = 60;
 
 #[test]
 fn a_program_runs_whenever_its_helper_is_killed() {
-    let Some(clock) = program("clock-glibc") else { return };
+    let clock = needed!(program("clock-glibc"));
     let script = format!("{clock} 10 MONOTONIC | wc -l; sh -c 'exit 3'; echo $?; exit 4");
     kill_at_any_moment(&script, "1\n3\n", 4);
 }
@@ -273,9 +271,7 @@ const MOST_CALLS: u32 = 150;
 
 #[test]
 fn a_program_runs_at_whichever_ptrace_call_its_helper_is_killed() {
-    let Some(library) = helper_program("killed-at-ptrace", "cc", &["-shared", "-fPIC"]) else {
-        return;
-    };
+    let library = needed!(helper_program("killed-at-ptrace", "cc", &["-shared", "-fPIC"]));
     let native = ["clock-glibc", "clock-glibc-static", "clock-go"].map(program);
     let clocks = native.into_iter().chain([program_32("clock-i386-glibc-static")]);
     let read = |clock| vec![clock, "10".to_owned(), "MONOTONIC".to_owned()];
@@ -312,9 +308,7 @@ fn a_program_runs_at_whichever_ptrace_call_its_helper_is_killed() {
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_program_that_must_be_served_waits_for_a_helper_without_cpu() {
-    let Some(library) = helper_program("before-main", "cc", &["-shared", "-fPIC"]) else {
-        return;
-    };
+    let library = needed!(helper_program("before-main", "cc", &["-shared", "-fPIC"]));
     // The request of the child may be late as well, for which no program waits.
     wait_until("a child that is served", || {
         let directory = tempfile::tempdir().expect("a directory");

@@ -16,9 +16,7 @@ const SPAWNERS: [&str; 4] = [
 
 #[test]
 fn a_32_bit_program_without_a_libc_is_served() {
-    let Some(bare) = program_32("thirty-two-bit") else {
-        return;
-    };
+    let bare = needed!(program_32("thirty-two-bit"));
     finish(served(&[&bare])).expect_code(32).expect_output("32-bit");
     let script = format!("{bare}; echo $?");
     finish(served(&["sh", "-c", &script]))
@@ -29,7 +27,7 @@ fn a_32_bit_program_without_a_libc_is_served() {
 #[test]
 fn children_of_32_bit_programs_are_served_however_they_are_started() {
     for name in SPAWNERS {
-        let Some(spawn) = program_32(name) else { return };
+        let spawn = needed!(program_32(name));
         for how in ["fork", "vfork", "posix_spawn", "thread", "failing"] {
             let command = [&[spawn.as_str(), how], &LEAF[..]].concat();
             comes_to(|| served(&command), 0, "1");
@@ -45,7 +43,7 @@ fn children_of_32_bit_programs_are_served_however_they_are_started() {
 #[test]
 fn every_program_of_a_chain_of_32_and_64_bit_ones_is_served() {
     let spawners: Option<Vec<String>> = SPAWNERS.into_iter().map(program_32).collect();
-    let Some(spawners) = spawners else { return };
+    let spawners = needed!(spawners);
     let mut command = LEAF_IN_SHELL.to_owned();
     for spawn in spawners.iter().chain(&spawners) {
         command = format!("{spawn} vfork sh -c '{}; :'", command.replace('\'', r"'\''"));
@@ -56,7 +54,7 @@ fn every_program_of_a_chain_of_32_and_64_bit_ones_is_served() {
 #[test]
 fn every_kind_of_32_bit_child_reads_a_clock_that_never_goes_back() {
     for name in ["children-i386-glibc", "children-i386-musl-static"] {
-        let Some(children) = program_32(name) else { return };
+        let children = needed!(program_32(name));
         let outcome = finish(served(&[&children, "100000"])).expect_success();
         assert!(outcome.out.lines().count() >= 9, "{outcome:#?}");
         assert!(outcome.out.lines().all(|line| line.ends_with(" ok")), "{outcome:#?}");
@@ -66,7 +64,7 @@ fn every_kind_of_32_bit_child_reads_a_clock_that_never_goes_back() {
 #[test]
 fn threads_of_a_32_bit_program_see_no_contradiction() {
     for name in ["torture-i386-glibc", "torture-i386-musl-static"] {
-        let Some(torture) = program_32(name) else { return };
+        let torture = needed!(program_32(name));
         let outcome = finish(served(&[&torture, "-s", "3", "-t", "2"])).expect_success();
         assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
         // The same on a host that has its vDSO: the image falls back to the kernel's.
@@ -80,7 +78,7 @@ fn threads_of_a_32_bit_program_see_no_contradiction() {
 #[test]
 fn signals_reach_a_32_bit_program_and_return() {
     for name in ["signals-i386-glibc", "signals-i386-musl-static"] {
-        let Some(signals) = program_32(name) else { return };
+        let signals = needed!(program_32(name));
         for options in [crate::common::SERVED, crate::common::SERVED_WITHOUT_VDSO] {
             let mut command = fastpath(options);
             command.arg(&signals);
@@ -93,9 +91,7 @@ fn signals_reach_a_32_bit_program_and_return() {
 
 #[test]
 fn a_stack_is_unwound_through_a_system_call_of_a_32_bit_program() {
-    let Some(unwind) = program_32("unwind-i386-glibc") else {
-        return;
-    };
+    let unwind = needed!(program_32("unwind-i386-glibc"));
     let bare = finish(Command::new(&unwind)).expect_success().out;
     assert!(bare.ends_with("cancelled\n"), "{bare}");
     for options in [crate::common::SERVED, crate::common::SERVED_WITHOUT_VDSO] {
@@ -107,9 +103,7 @@ fn a_stack_is_unwound_through_a_system_call_of_a_32_bit_program() {
 
 #[test]
 fn a_32_bit_program_under_a_filter_that_forbids_its_calls_runs_untouched() {
-    let (Some(bare), Some(filter)) = (program_32("thirty-two-bit"), helper_program("filter", "cc", &[])) else {
-        return;
-    };
+    let (bare, filter) = needed!(program_32("thirty-two-bit"), helper_program("filter", "cc", &[]));
     // recvmsg of 32-bit programs; 64-bit ones have no such call.
     let run = |options: &[&str]| {
         let mut run = Command::new(&filter);
@@ -139,9 +133,7 @@ fn a_32_bit_program_under_a_filter_that_forbids_its_calls_runs_untouched() {
 
 #[test]
 fn a_setuid_32_bit_program_is_left_alone() {
-    let (Some(bare), Some(())) = (program_32("thirty-two-bit"), needs_root()) else {
-        return;
-    };
+    let (bare, ()) = needed!(program_32("thirty-two-bit"), needs_root());
     let directory = tempfile::tempdir().expect("a directory");
     let path = install(bare, directory.path().join("setuid"), 0o4755);
     let mut run = fastpath(&["run", "--clocks", "all", "--"]);

@@ -39,9 +39,7 @@ const INSTRUMENTS: [&[&str]; 7] = [
 
 #[test]
 fn measuring_commands_survive_a_filter_on_the_clock_calls_and_report_it() {
-    let Some(library) = helper_program("before-main", "cc", &["-shared", "-fPIC"]) else {
-        return;
-    };
+    let library = needed!(helper_program("before-main", "cc", &["-shared", "-fPIC"]));
     for (what, said) in [("refuse", "Operation not permitted"), ("kill", "SIGSYS")] {
         for arguments in INSTRUMENTS {
             let outcome = after(what, &library, arguments);
@@ -59,9 +57,7 @@ fn measuring_commands_survive_a_filter_on_the_clock_calls_and_report_it() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn measuring_commands_survive_a_forbidden_counter_and_report_it() {
-    let Some(library) = helper_program("before-main", "cc", &["-shared", "-fPIC"]) else {
-        return;
-    };
+    let library = needed!(helper_program("before-main", "cc", &["-shared", "-fPIC"]));
     for arguments in INSTRUMENTS {
         let outcome = after("counter", &library, arguments);
         let all = format!("{}{}", outcome.out, outcome.err);
@@ -119,9 +115,7 @@ fn a_process_without_a_vdso_is_slow_where_fastpath_does_not_serve_it() {
 
 #[test]
 fn every_table_fits_a_terminal_of_80_columns() {
-    let Some(asker) = helper_program("ask-the-time", "cc", &["-g"]) else {
-        return;
-    };
+    let asker = needed!(helper_program("ask-the-time", "cc", &["-g"]));
     let served = start(served(&["sleep", "1000"]));
     wait_until("its sleep", || served.pid().read("wchan").contains("nanosleep"));
     let endless = start({

@@ -10,7 +10,7 @@ use crate::common::{Pid, finish, program, served, start, tool, wait_until};
 
 #[test]
 fn a_program_can_be_stopped_and_continued() {
-    let Some(clock) = program("clock-glibc") else { return };
+    let clock = needed!(program("clock-glibc"));
     let running = start(served(&[&clock, "2000000000", "MONOTONIC"]));
     wait_until("the program", || running.pid().program() == "clock-glibc");
     let begun = running.pid().cpu_time();
@@ -94,7 +94,7 @@ fn a_shell_sees_its_jobs_stop_and_continue() {
     let script = "set -m; \"$@\" sh -c 'while [ -e \"$0\" ]; do sleep 0.05; done' \"$0\" & job=$!
         becomes() { until jobs | grep -i \"$1\"; do sleep 0.05; done; }
         becomes running; kill -STOP $job; becomes stopped; kill -CONT $job; becomes running; rm \"$0\"; wait $job; echo $?";
-    let Some(bash) = tool("bash") else { return };
+    let bash = needed!(tool("bash"));
     let file = tempfile::NamedTempFile::new().expect("a file").into_temp_path();
     let mut bash = Command::new(bash);
     bash.args([

@@ -110,9 +110,7 @@ echo "is: $daemon"
         .map(|program| program.as_deref().unwrap_or_default())
         .to_vec();
     arguments.extend(programs.iter().map(String::as_str));
-    let Some(outcome) = on_user_mode_linux(SCRIPT, &arguments) else {
-        return;
-    };
+    let outcome = needed!(on_user_mode_linux(SCRIPT, &arguments));
     let has = |name: &str, words: &str| {
         let lines = step(&outcome, name).join("\n");
         assert!(lines.contains(words), "{name} does not say {words}: {outcome:#?}");
@@ -193,12 +191,8 @@ say status $0 status
 say trace $0 trace -- "$1" 10 MONOTONIC
 say check "$2" check
 "#;
-    let (Some(clock), Some(witness)) = (program("clock-glibc"), program("clock-witness")) else {
-        return;
-    };
-    let Some(outcome) = in_gvisor(SCRIPT, &[&clock, &witness]) else {
-        return;
-    };
+    let (clock, witness) = needed!(program("clock-glibc"), program("clock-witness"));
+    let outcome = needed!(in_gvisor(SCRIPT, &[&clock, &witness]));
     let has = |name: &str, words: &str| {
         let lines = step(&outcome, name).join("\n");
         assert!(lines.contains(words), "{name} does not say {words}: {outcome:#?}");

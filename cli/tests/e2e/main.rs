@@ -2,6 +2,16 @@
 //!
 //! A test that cannot run on this machine writes the reason to the file that FASTPATH_SKIPS names, and passes.
 
+/// Unwraps what a test needs, or returns: the function that found it missing has skipped the test.
+macro_rules! needed {
+    ($($wanted:expr),+) => {
+        ($(match $wanted {
+            Some(found) => found,
+            None => return,
+        }),+)
+    };
+}
+
 mod common;
 
 #[cfg(target_arch = "x86_64")]

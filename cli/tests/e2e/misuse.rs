@@ -79,10 +79,8 @@ fn a_standard_error_that_cannot_be_written_changes_no_result() {
 
 #[test]
 fn two_traces_at_once_see_the_same_calls() {
-    let Some(()) = needs_perf_events() else { return };
-    let Some(asker) = crate::common::helper_program("ask-the-time", "cc", &["-g"]) else {
-        return;
-    };
+    needed!(needs_perf_events());
+    let asker = needed!(crate::common::helper_program("ask-the-time", "cc", &["-g"]));
     let directory = tempfile::tempdir().expect("a directory");
     let endless = start({
         let mut command = Command::new(&asker);

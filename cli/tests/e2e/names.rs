@@ -10,7 +10,7 @@ const NAME: &str = "\u{1b}[31mE\u{7}\n\u{202e}\u{200b}";
 
 #[test]
 fn a_process_with_a_hostile_name_is_shown_with_its_name_escaped() {
-    let Some(()) = needs_root() else { return };
+    needed!(needs_root());
     let directory = tempfile::tempdir().expect("a directory");
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(directory.path(), open).expect("chmod");

@@ -42,7 +42,7 @@ fn where_the_kernel_makes_no_executable_memfd_programs_are_served() {
     if !std::path::Path::new(SETTING).exists() {
         return skip("the kernel has no vm.memfd_noexec (Linux 6.3)");
     }
-    let Some(prefix) = unshare(PID_NAMESPACE) else { return };
+    let prefix = needed!(unshare(PID_NAMESPACE));
     let fastpath = env!("CARGO_BIN_EXE_fastpath");
     for value in [1, 2] {
         let attach = match cfg!(target_arch = "x86_64") {
@@ -66,16 +66,14 @@ fn where_the_kernel_makes_no_executable_memfd_programs_are_served() {
 
 #[test]
 fn the_first_process_of_a_container_is_served_and_keeps_its_exit_status() {
-    let Some(prefix) = unshare(PID_NAMESPACE) else { return };
+    let prefix = needed!(unshare(PID_NAMESPACE));
     let script = format!("echo $$; {LEAF_IN_SHELL}; sh -c '{LEAF_IN_SHELL}; exit 3' & wait $!; echo $?; exit 7");
     comes_to(|| served_inside(&prefix, &["sh", "-c", &script]), 7, "1\n1\n1\n3");
 }
 
 #[test]
 fn an_init_that_waits_for_all_its_children_does_not_wait_for_the_helper() {
-    let (Some(prefix), Some(python)) = (unshare(PID_NAMESPACE), tool("python3")) else {
-        return;
-    };
+    let (prefix, python) = needed!(unshare(PID_NAMESPACE), tool("python3"));
     let init = "import os, sys\n\
         for code in 1, 2, 3:\n    os.fork() or os._exit(code)\n\
         codes = []\n\
@@ -106,7 +104,7 @@ fn a_wait_for_children_of_every_kind_ends() {
         "import threading\nwaits = threading.Thread(target=wait_for_all)\nwaits.start()\nwaits.join()\nprint('none')";
     for wait in ["wait_for_all()\nprint('none')", wait] {
         let script = format!("{WAIT_FOR_ALL}if os.fork() == 0:\n    time.sleep(.1); os._exit(0)\n{wait}");
-        let Some(out) = init(&script) else { return };
+        let out = needed!(init(&script));
         assert_eq!(out, "none\n");
     }
 }
@@ -121,7 +119,7 @@ fn an_init_that_ends_all_processes_finds_none_left() {
         \x20   except ProcessLookupError: break\n\
         \x20   time.sleep(.01)\n\
         print('none')";
-    let Some(out) = init(script) else { return };
+    let out = needed!(init(script));
     assert_eq!(out, "none\n");
 }
 
@@ -136,15 +134,13 @@ fn a_helper_whose_init_is_detached_can_be_waited_for() {
          print(open('/proc/1/task/1/children').read())",
         env!("CARGO_BIN_EXE_fastpath")
     );
-    let Some(out) = init(&script) else { return };
+    let out = needed!(init(&script));
     assert_eq!(out, "0\n\n");
 }
 
 #[test]
 fn an_init_that_cannot_be_served_is_left_no_child() {
-    let (Some(prefix), Some(strace)) = (unshare(PID_NAMESPACE), tool("strace")) else {
-        return;
-    };
+    let (prefix, strace) = needed!(unshare(PID_NAMESPACE), tool("strace"));
     // The helper cannot trace a process that is traced already.
     let fastpath = [env!("CARGO_BIN_EXE_fastpath"), "run", "--clocks", "all", "--"];
     let mut traced = Command::new(strace);
@@ -160,7 +156,7 @@ fn an_init_that_cannot_be_served_is_left_no_child() {
 
 #[test]
 fn a_container_started_by_a_served_program_is_served_too() {
-    let Some(prefix) = unshare(PID_NAMESPACE) else { return };
+    let prefix = needed!(unshare(PID_NAMESPACE));
     let script = format!("echo $$; sh -c '{LEAF_IN_SHELL}'; exit 7");
     let command = [&prefix[..], &["sh", "-c", &script]].concat();
     comes_to(|| served(&command), 7, "1\n1");
@@ -168,9 +164,7 @@ fn a_container_started_by_a_served_program_is_served_too() {
 
 #[test]
 fn programs_are_served_in_a_user_namespace() {
-    let Some(prefix) = unshare(&["--user", "--map-root-user"]) else {
-        return;
-    };
+    let prefix = needed!(unshare(&["--user", "--map-root-user"]));
     let script = format!("id -u; sh -c '{LEAF_IN_SHELL}'; exit 7");
     comes_to(|| served_inside(&prefix, &["sh", "-c", &script]), 7, "0\n1");
     let command = [&prefix[..], &["sh", "-c", &script]].concat();
@@ -179,9 +173,7 @@ fn programs_are_served_in_a_user_namespace() {
 
 #[test]
 fn a_program_in_another_root_is_served_without_a_common_path() {
-    let (Some(()), Some(_), Some(clock)) = (needs_root(), tool("chroot"), program("clock-glibc-static")) else {
-        return;
-    };
+    let ((), _, clock) = needed!(needs_root(), tool("chroot"), program("clock-glibc-static"));
     let root = tempfile::tempdir().expect("a directory");
     install(clock, root.path().join("clock"), 0o755);
     let root = root.path().to_str().expect("UTF-8");
@@ -212,9 +204,7 @@ const TIME_NAMESPACE: &[&str] = &["--time", "--boottime", "100000", "--monotonic
 
 #[test]
 fn a_program_started_in_a_time_namespace_sees_its_clocks() {
-    let (Some(prefix), Some(python)) = (unshare(TIME_NAMESPACE), tool("python3")) else {
-        return;
-    };
+    let (prefix, python) = needed!(unshare(TIME_NAMESPACE), tool("python3"));
     let script = clocks_ahead();
     let command = [&prefix[..], &[python, "-c", &script]].concat();
     finish(served(&command)).expect_success().expect_output("100 50");
@@ -232,9 +222,7 @@ fn a_program_started_in_a_time_namespace_sees_its_clocks() {
 
 #[test]
 fn a_run_inside_a_time_namespace_serves_its_clocks() {
-    let (Some(prefix), Some(python)) = (unshare(&[TIME_NAMESPACE, &["--fork"]].concat()), tool("python3")) else {
-        return;
-    };
+    let (prefix, python) = needed!(unshare(&[TIME_NAMESPACE, &["--fork"]].concat()), tool("python3"));
     let script = clocks_ahead();
     finish(served_inside(&prefix, &[python, "-c", &script]))
         .expect_success()
@@ -244,9 +232,7 @@ fn a_run_inside_a_time_namespace_serves_its_clocks() {
 
 #[test]
 fn a_child_forked_into_a_time_namespace_sees_its_clocks() {
-    let (Some(_), Some(python)) = (unshare(TIME_NAMESPACE), tool("python3")) else {
-        return;
-    };
+    let (_, python) = needed!(unshare(TIME_NAMESPACE), tool("python3"));
     // There is no exec after the fork.
     let fork = "import ctypes, os\n\
         assert ctypes.CDLL(None).unshare(0x80) == 0\n\
@@ -261,10 +247,7 @@ fn a_child_forked_into_a_time_namespace_sees_its_clocks() {
 
 #[test]
 fn a_program_that_enters_a_time_namespace_sees_its_clocks() {
-    let (Some(prefix), Some(python), Some(nsenter)) = (unshare(TIME_NAMESPACE), tool("python3"), tool("nsenter"))
-    else {
-        return;
-    };
+    let (prefix, python, nsenter) = needed!(unshare(TIME_NAMESPACE), tool("python3"), tool("nsenter"));
     let script = clocks_ahead();
     let mut sleeper = Command::new(prefix[0]);
     sleeper
@@ -286,9 +269,7 @@ fn a_program_that_enters_a_time_namespace_sees_its_clocks() {
 
 #[test]
 fn the_requesting_process_is_served_though_another_has_its_pid() {
-    let (Some(prefix), Some(threads)) = (unshare(PID_NAMESPACE), helper_program("many-threads", "cc", &[])) else {
-        return;
-    };
+    let (prefix, threads) = needed!(unshare(PID_NAMESPACE), helper_program("many-threads", "cc", &[]));
     if std::fs::File::options()
         .write(true)
         .open("/proc/sys/kernel/ns_last_pid")

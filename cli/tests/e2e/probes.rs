@@ -9,9 +9,7 @@ use crate::common::{fastpath, finish, helper_program, served, skip, start, wait_
 
 #[test]
 fn functions_work_after_a_probe_on_any_of_their_instructions() {
-    let Some(program) = helper_program("restored-bytes", "cc", &[]) else {
-        return;
-    };
+    let program = needed!(helper_program("restored-bytes", "cc", &[]));
     // A program that starts while the publisher gets no CPU runs untouched.
     wait_until("programs that are served", || {
         let outcome = finish(served(&[&program, "calls"]));
@@ -27,9 +25,7 @@ fn functions_work_after_a_probe_on_any_of_their_instructions() {
 
 #[test]
 fn a_partly_restored_site_is_detached_and_a_breakpoint_stays() {
-    let Some(running) = hazard("restored-bytes", &["waits"], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("restored-bytes", &["waits"], "ready"));
     let pid = running.pid();
     attach_with_children(pid).expect_success().expect_output("");
     pid.signal(libc::SIGUSR1);
@@ -41,9 +37,7 @@ fn a_partly_restored_site_is_detached_and_a_breakpoint_stays() {
 
 #[test]
 fn a_function_with_another_tools_breakpoint_is_left_alone() {
-    let Some(running) = hazard("restored-bytes", &["waits"], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("restored-bytes", &["waits"], "ready"));
     let pid = running.pid();
     running.pid().signal(libc::SIGUSR1);
     wait_until("its breakpoint", || running.out_so_far().contains("restored"));
@@ -58,9 +52,7 @@ fn a_function_with_another_tools_breakpoint_is_left_alone() {
 
 #[test]
 fn a_rescued_program_reads_the_clock_while_probes_on_its_code_come_and_go() {
-    let Some(running) = hazard("probed-reads", &[], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("probed-reads", &[], "ready"));
     let pid = running.pid();
     let attached = finish(fastpath(&["attach", "--rescue", "-v", &pid.0.to_string()])).expect_success();
     let is_rescued = attached.err.contains("are rescued") && !attached.err.contains("probed-reads at 0x");
@@ -83,9 +75,7 @@ fn a_rescued_program_reads_the_clock_while_probes_on_its_code_come_and_go() {
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn the_reason_is_reported_if_a_programs_exec_cannot_be_redirected_safely() {
-    let Some(program) = helper_program("no-relay", "cc", &["-static", "-nostdlib"]) else {
-        return;
-    };
+    let program = needed!(helper_program("no-relay", "cc", &["-static", "-nostdlib"]));
     let says_why = |err: &str| err.contains("will not be served") && err.contains("keep its first byte");
     // It is served itself.
     let run = finish(served(&[&program, "ends"])).expect_success();

@@ -39,7 +39,7 @@ fn warns_once_and_requires(prefix: &[&str], command: &[&str], code: i32, out: &s
 
 #[test]
 fn a_program_under_a_debugger_runs_untouched() {
-    let Some(strace) = tool("strace") else { return };
+    let strace = needed!(tool("strace"));
     let prefix = [
         strace,
         "-qq",
@@ -67,9 +67,7 @@ fn a_program_under_a_debugger_runs_untouched() {
 
 #[test]
 fn a_program_under_a_filter_that_forbids_a_needed_call_runs_untouched() {
-    let Some(filter) = helper_program("filter", "cc", &[]) else {
-        return;
-    };
+    let filter = needed!(helper_program("filter", "cc", &[]));
     let script = "grep -q memfd:fastpath /proc/self/maps || echo untouched; exit 3";
     for call in [
         libc::SYS_ptrace,
@@ -88,9 +86,7 @@ fn a_program_under_a_filter_that_forbids_a_needed_call_runs_untouched() {
 
 #[test]
 fn a_program_under_a_filter_that_forbids_nothing_needed_is_served() {
-    let Some(filter) = helper_program("filter", "cc", &[]) else {
-        return;
-    };
+    let filter = needed!(helper_program("filter", "cc", &[]));
     let call = libc::SYS_acct.to_string();
     let leaf = ["grep", "-c", "memfd:fastpath-page", "/proc/self/maps"];
     let (untouched, required) = both(&[&filter, "forbid", &call], &leaf);
@@ -101,9 +97,7 @@ fn a_program_under_a_filter_that_forbids_nothing_needed_is_served() {
 #[test]
 fn a_program_that_forbids_itself_the_counter_survives() {
     // Static, and not on glibc: that reads the counter as it starts.
-    let Some(forbidden) = helper_program("counter-forbidden", "musl-gcc", &["-static"]) else {
-        return;
-    };
+    let forbidden = needed!(helper_program("counter-forbidden", "musl-gcc", &["-static"]));
     finish(Command::new(&forbidden)).expect_signal(libc::SIGSEGV);
     finish(fastpath(&[REQUIRE, &[&forbidden]].concat()))
         .expect_success()
@@ -115,9 +109,7 @@ fn a_program_that_forbids_itself_the_counter_survives() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_program_that_inherits_a_forbidden_counter_is_left_alone() {
-    let Some(forbidden) = helper_program("counter-forbidden", "musl-gcc", &["-static"]) else {
-        return;
-    };
+    let forbidden = needed!(helper_program("counter-forbidden", "musl-gcc", &["-static"]));
     const TRIES: u32 = 50;
     for _ in 0..TRIES {
         let run = finish(fastpath(&["run", "--clocks", "all", "--", &forbidden, "unseen"]));

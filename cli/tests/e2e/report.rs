@@ -149,7 +149,7 @@ const BROKEN: &str = r#"
 
 #[test]
 fn the_page_is_readable_on_a_phone_and_in_dark_colours() {
-    let Some(chromium) = chromium() else { return };
+    let chromium = needed!(chromium());
     let made = Made::of_this_host();
     let pages = [
         made.page(&made.write("host.json", &made.data)),
@@ -191,7 +191,7 @@ fn the_page_is_readable_on_a_phone_and_in_dark_colours() {
 
 #[test]
 fn a_fleet_is_sorted_by_a_click_and_a_host_is_opened_by_its_link() {
-    let Some(chromium) = chromium() else { return };
+    let chromium = needed!(chromium());
     let made = Made::of_this_host();
     let page = made.page(&made.write("fleet.json", &made.fleet()));
     let script = "(() => {
@@ -406,9 +406,7 @@ fn invalid_options_are_usage_errors() {
     ] {
         finish(fastpath(words)).expect_code(2);
     }
-    let Some(script) = crate::common::tool("script") else {
-        return;
-    };
+    let script = needed!(crate::common::tool("script"));
     let mut terminal = std::process::Command::new(script);
     terminal.args([
         "-qec",

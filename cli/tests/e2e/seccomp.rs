@@ -8,9 +8,7 @@ const SERVED_BESIDE_VDSO: &[&str] = &["run", "--clocks", "all", "--require", "--
 
 #[test]
 fn a_program_that_forbids_itself_the_clock_calls_can_still_read_clocks() {
-    let Some(filter) = helper_program("filter", "cc", &[]) else {
-        return;
-    };
+    let filter = needed!(helper_program("filter", "cc", &[]));
     for _ in 0..10 {
         finish(fastpath(&[SERVED_BESIDE_VDSO, &[&filter, "strict", "100000"]].concat()))
             .expect_success()
@@ -20,27 +18,21 @@ fn a_program_that_forbids_itself_the_clock_calls_can_still_read_clocks() {
 
 #[test]
 fn such_a_program_survives_without_a_vdso_while_the_page_is_fresh() {
-    let Some(filter) = helper_program("filter", "cc", &[]) else {
-        return;
-    };
+    let filter = needed!(helper_program("filter", "cc", &[]));
     let lives = || finish(served(&[&filter, "strict", "1000"])).out == "alive\n";
     assert!((0..10).any(|_| lives()));
 }
 
 #[test]
 fn that_filter_kills_a_program_on_the_kernels_path() {
-    let Some(filter) = helper_program("filter", "cc", &[]) else {
-        return;
-    };
+    let filter = needed!(helper_program("filter", "cc", &[]));
     finish(fastpath(&["run", "--without-vdso", "--", &filter, "strict", "1"])).expect_signal(libc::SIGSYS);
 }
 
 /// Calls that only ask, fail, or say what is so already.
 #[test]
 fn a_call_that_confines_nothing_leaves_the_program_and_its_children_served() {
-    let Some(python) = tool("python3") else {
-        return;
-    };
+    let python = needed!(tool("python3"));
     let script = "import ctypes, os, subprocess, sys\n\
         libc = ctypes.CDLL(None, use_errno=True)\n\
         seccomp, action = {'x86_64': 317, 'aarch64': 277}[os.uname().machine], ctypes.byref(ctypes.c_uint32(0x7fff0000))\n\
@@ -66,9 +58,7 @@ fn a_call_that_confines_nothing_leaves_the_program_and_its_children_served() {
 
 #[test]
 fn a_program_that_forbids_itself_futexes_can_still_exec() {
-    let Some(spawn) = helper_program("spawn", "cc", &[]) else {
-        return;
-    };
+    let spawn = needed!(helper_program("spawn", "cc", &[]));
     for flags in [&[][..], &["-static"]] {
         let Some(filter) = helper_program("filter", "cc", flags) else {
             continue;

@@ -43,9 +43,7 @@ impl Place {
 
 #[test]
 fn a_user_without_privileges_is_served_like_root() {
-    let (Some(()), Some(_)) = (needs_root(), tool("setpriv")) else {
-        return;
-    };
+    needed!(needs_root(), tool("setpriv"));
     let place = Place::new();
     let script = "id -u; exec grep -c memfd:fastpath-page /proc/self/maps";
     let run = || place.as_nobody(Some(SERVED), &["sh", "-c", script]);
@@ -54,9 +52,7 @@ fn a_user_without_privileges_is_served_like_root() {
 
 #[test]
 fn a_setuid_program_keeps_its_privileges() {
-    let (Some(()), Some(_), Some(setuid)) = (needs_root(), tool("setpriv"), program("setuid")) else {
-        return;
-    };
+    let ((), _, setuid) = needed!(needs_root(), tool("setpriv"), program("setuid"));
     let place = Place::new();
     let setuid = place.install("setuid", &setuid, 0o4755);
     let bare = finish(place.as_nobody(None, &[&setuid])).expect_success().out;
@@ -84,9 +80,7 @@ fn a_setuid_program_keeps_its_privileges() {
 
 #[test]
 fn setgid_programs_and_programs_with_capabilities_keep_them() {
-    let (Some(()), Some(_), Some(setuid)) = (needs_root(), tool("setpriv"), program("setuid")) else {
-        return;
-    };
+    let ((), _, setuid) = needed!(needs_root(), tool("setpriv"), program("setuid"));
     let place = Place::new();
     let setgid = place.install("setgid", &setuid, 0o755);
     chown(&setgid, Some(0), Some(0)).expect("chown");
@@ -107,9 +101,7 @@ fn setgid_programs_and_programs_with_capabilities_keep_them() {
 
 #[test]
 fn an_unreadable_program_runs_untouched() {
-    let (Some(()), Some(_), Some(clock)) = (needs_root(), tool("setpriv"), program("clock-glibc-static")) else {
-        return;
-    };
+    let ((), _, clock) = needed!(needs_root(), tool("setpriv"), program("clock-glibc-static"));
     let place = Place::new();
     let secret = place.install("secret", &clock, 0o711);
     let run = place.as_nobody(Some(&["run", "--clocks", "all", "--"]), &[&secret, "10", "MONOTONIC"]);
@@ -121,14 +113,12 @@ fn an_unreadable_program_runs_untouched() {
 
 #[test]
 fn a_setuid_program_that_replaces_the_examined_one_is_not_injected() {
-    let (Some(()), Some(_), Some(privileged), Some(exchanged)) = (
+    let ((), _, privileged, exchanged) = needed!(
         needs_root(),
         tool("setpriv"),
         helper_program("privileged", "cc", &[]),
-        helper_program("exchanged", "cc", &[]),
-    ) else {
-        return;
-    };
+        helper_program("exchanged", "cc", &[])
+    );
     let place = Place::new();
     let plain = place.install("plain", &privileged, 0o755);
     let setuid = place.install("setuid", &privileged, 0o4755);

@@ -185,7 +185,7 @@ fn closed_standard_descriptors_stay_closed() {
 #[test]
 fn the_controlling_terminal_and_its_foreground_group_stay() {
     let terminals = std::sync::Mutex::new(Vec::new());
-    let Some(state) = program("state") else { return };
+    let state = needed!(program("state"));
     // Two terminals have two numbers, so the comparison leaves these out; the rest must agree.
     let print = |mut command: Command| {
         command.env(MARK, "surroundings");
@@ -252,7 +252,7 @@ fn a_subreaper_gets_no_child_that_its_waits_can_see() {
         pid, status = os.wait()\n\
         assert os.waitstatus_to_exitcode(status) == 5\n\
         try:\n    print(os.waitpid(-1, os.WNOHANG | 0x40000000))\nexcept ChildProcessError:\n    print('no child')\n";
-    let Some(python) = tool("python3") else { return };
+    let python = needed!(tool("python3"));
     for options in OPTIONS {
         let mut command = Command::new(python);
         let script = script
@@ -293,9 +293,7 @@ fn arguments_of_any_bytes_and_any_number_arrive() {
 
 #[test]
 fn a_program_that_unmaps_what_it_takes_for_the_vdso_goes_on() {
-    let Some(program) = helper_program("unmap-image", "cc", &[]) else {
-        return;
-    };
+    let program = needed!(helper_program("unmap-image", "cc", &[]));
     for rescue in [&[][..], &["--rescue"]] {
         let options = [&["run", "--without-vdso", "--clocks", "all", "--require"], rescue].concat();
         finish(fastpath(&[&options[..], &["--", &program]].concat()))
@@ -307,9 +305,7 @@ fn a_program_that_unmaps_what_it_takes_for_the_vdso_goes_on() {
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_program_whose_code_fills_its_pages_is_served_where_there_is_no_vdso() {
-    let Some(program) = helper_program("full-page", "cc", &["-static", "-nostdlib"]) else {
-        return;
-    };
+    let program = needed!(helper_program("full-page", "cc", &["-static", "-nostdlib"]));
     finish(served_without_vdso(&[&program]))
         .expect_success()
         .expect_output("");
@@ -317,8 +313,6 @@ fn a_program_whose_code_fills_its_pages_is_served_where_there_is_no_vdso() {
 
 #[test]
 fn time_fails_for_a_bad_pointer_as_where_there_is_no_vdso() {
-    let Some(program) = helper_program("bad-pointer", "cc", &[]) else {
-        return;
-    };
+    let program = needed!(helper_program("bad-pointer", "cc", &[]));
     finish(served_without_vdso(&[&program])).expect_success();
 }

@@ -6,21 +6,21 @@ use crate::common::{finish, program, served};
 
 #[test]
 fn threads_that_read_as_fast_as_they_can_see_no_contradiction() {
-    let Some(torture) = program("torture") else { return };
+    let torture = needed!(program("torture"));
     let outcome = finish(served(&[&torture, "-s", "6", "-t", "2"])).expect_success();
     assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
 }
 
 #[test]
 fn processes_of_one_tree_agree_on_the_time() {
-    let Some(torture) = program("torture") else { return };
+    let torture = needed!(program("torture"));
     let script = "for i in 1 2 3; do \"$0\" -s 1 -t 1 -m same,mixed & pids=\"$pids $!\"; done; for p in $pids; do wait $p || exit 1; done";
     finish(served(&["sh", "-c", script, &torture])).expect_success();
 }
 
 #[test]
 fn nested_runs_serve_the_program_once_with_the_correct_time() {
-    let Some(torture) = program("torture") else { return };
+    let torture = needed!(program("torture"));
     let inner = [
         env!("CARGO_BIN_EXE_fastpath"),
         "run",

@@ -60,7 +60,7 @@ fn assert_nothing_lost(report: &Value) {
 
 #[test]
 fn every_call_is_counted_with_its_cost_and_reason_by_both_methods() {
-    let Some(asker) = asker() else { return };
+    let asker = needed!(asker());
     let ways: &[&str] = if cfg!(target_arch = "x86_64") {
         &["own", "cpu", "int80", "vsyscall"]
     } else {
@@ -148,10 +148,8 @@ fn counted_by_bpftrace(command: &[&str]) -> Option<u64> {
 
 #[test]
 fn the_count_agrees_with_strace_and_bpftrace() {
-    let Some(()) = needs_perf_events() else { return };
-    let Some(asker) = helper_program("ask-the-time", "cc", &["-static", "-g"]) else {
-        return;
-    };
+    needed!(needs_perf_events());
+    let asker = needed!(helper_program("ask-the-time", "cc", &["-static", "-g"]));
     let command = [asker.as_str(), "300", "own", "cpu"];
     let report = traced(&[], &command, ITS_STATUS);
     assert_eq!(report["calls"], 600, "{report}");
@@ -167,7 +165,7 @@ fn the_count_agrees_with_strace_and_bpftrace() {
 
 #[test]
 fn programs_without_a_c_library_and_vsyscalls_have_reasons_of_their_own() {
-    let Some(_) = tool("cc") else { return };
+    needed!(tool("cc"));
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../instruments/tools/tests/labelled/own.c");
     let directory = tempfile::tempdir().expect("a directory");
     let ways: &[(&str, &str)] = if cfg!(target_arch = "x86_64") {
@@ -198,9 +196,7 @@ fn programs_without_a_c_library_and_vsyscalls_have_reasons_of_their_own() {
 /// The text of a terminal with the table, as often as it was drawn.
 #[test]
 fn on_a_terminal_the_table_is_redrawn_in_place() {
-    let (Some(()), Some(asker)) = (needs_perf_events(), asker()) else {
-        return;
-    };
+    let ((), asker) = needed!(needs_perf_events(), asker());
     let endless = start({
         let mut command = Command::new(&asker);
         command.args(["0", "forever"]);
@@ -250,9 +246,7 @@ fn on_a_terminal_the_table_is_redrawn_in_place() {
 
 #[test]
 fn short_lived_processes_are_counted_by_name() {
-    let (Some(()), Some(asker)) = (needs_perf_events(), asker()) else {
-        return;
-    };
+    let ((), asker) = needed!(needs_perf_events(), asker());
     let script = format!("for i in $(seq 30); do {asker} 10 own; done; exit 3");
     let report = traced(&[], &["sh", "-c", &script], 3);
     assert_nothing_lost(&report);
@@ -269,7 +263,7 @@ fn sees_callers_of_vsyscalls(by: &str) -> bool {
 
 #[test]
 fn stacks_name_the_function_that_calls_and_its_library() {
-    let Some(asker) = asker() else { return };
+    let asker = needed!(asker());
     for by in ["bpf", "ptrace"] {
         if by == "bpf" && needs_perf_events().is_none() {
             continue;
@@ -304,10 +298,8 @@ fn stacks_name_the_function_that_calls_and_its_library() {
 
 #[test]
 fn without_bpf_ptrace_gives_the_same_counts_and_a_message() {
-    let (Some(()), Some(_)) = (needs_perf_events(), tool("setpriv")) else {
-        return;
-    };
-    let Some(asker) = asker() else { return };
+    needed!(needs_perf_events(), tool("setpriv"));
+    let asker = needed!(asker());
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o777)).expect("chmod");
     let copy = |from: &str, name: &str| install(from, directory.path().join(name), 0o755);
@@ -358,9 +350,7 @@ fn without_bpf_ptrace_gives_the_same_counts_and_a_message() {
 
 #[test]
 fn calls_without_room_in_the_table_are_counted_as_lost() {
-    let (Some(()), Some(asker)) = (needs_perf_events(), asker()) else {
-        return;
-    };
+    let ((), asker) = needed!(needs_perf_events(), asker());
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     let path = file.path().to_str().expect("UTF-8");
     let arguments = [
@@ -379,9 +369,7 @@ fn calls_without_room_in_the_table_are_counted_as_lost() {
 
 #[test]
 fn only_the_given_process_is_watched_for_the_given_time() {
-    let (Some(()), Some(asker)) = (needs_perf_events(), asker()) else {
-        return;
-    };
+    let ((), asker) = needed!(needs_perf_events(), asker());
     let endless = |_| {
         start({
             let mut command = Command::new(&asker);
@@ -408,7 +396,7 @@ fn only_the_given_process_is_watched_for_the_given_time() {
 
 #[test]
 fn a_command_continues_after_its_time_and_keeps_its_status() {
-    let Some(()) = needs_perf_events() else { return };
+    needed!(needs_perf_events());
     let directory = tempfile::tempdir().expect("a directory");
     let [written, go] = ["report", "go"].map(|name| directory.path().join(name));
     let mut trace = fastpath(&["trace", "-d", "0.3", "--json", "-o"]);
@@ -442,7 +430,7 @@ fn impossible_requests_have_a_message_and_an_exit_status() {
     finish(fastpath(&["trace", "-o", "/nonexistent/file", "--", "true"])).expect_code(NOT_WRITTEN);
     let shown = finish(fastpath(&["trace", "-o", "-", "--", "true"])).expect_success();
     assert!(shown.out.contains("system calls to read clocks"), "{shown:#?}");
-    let Some(()) = needs_perf_events() else { return };
+    needed!(needs_perf_events());
     let mut closed = Command::new("sh");
     closed.args(["-c", "exec \"$0\" trace -d 0.1 >&-", env!("CARGO_BIN_EXE_fastpath")]);
     finish(closed).expect_code(NOT_WRITTEN);
@@ -451,9 +439,7 @@ fn impossible_requests_have_a_message_and_an_exit_status() {
 /// PIDs of this namespace would be looked up among those of another.
 #[test]
 fn no_process_gets_a_wrong_name_if_proc_is_another_namespaces() {
-    let (Some(()), Some(_)) = (needs_perf_events(), tool("unshare")) else {
-        return;
-    };
+    needed!(needs_perf_events(), tool("unshare"));
     let mut unshare = Command::new("unshare");
     unshare.args(["--pid", "--fork", env!("CARGO_BIN_EXE_fastpath"), "trace", "-d", "0.1"]);
     let outcome = finish(unshare).expect_code(CANNOT_COUNT);

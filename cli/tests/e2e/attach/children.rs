@@ -46,7 +46,7 @@ const IS_SERVED: &str = "['grep', '-c', 'memfd:fastpath-page', '/proc/self/maps'
 
 #[test]
 fn programs_that_it_executes_are_served_from_their_start() {
-    let Some(python) = tool("python3") else { return };
+    let python = needed!(tool("python3"));
     let how = format!("for i in range(3): subprocess.run({IS_SERVED})\nos.execvp('grep', {IS_SERVED})");
     // Programs that start while the publisher gets no CPU run untouched.
     wait_until("programs that are served, all of them", || {
@@ -61,9 +61,7 @@ fn programs_that_it_executes_are_served_from_their_start() {
 
 #[test]
 fn programs_that_it_executes_by_each_of_two_copies_of_the_c_library_are_served() {
-    let Some(path) = helper_program("second-libc", "cc", &[]) else {
-        return;
-    };
+    let path = needed!(helper_program("second-libc", "cc", &[]));
     for copy in ["first", "second"] {
         wait_until("a program that is served", || {
             let mut command = Command::new(&path);
@@ -80,7 +78,7 @@ fn programs_that_it_executes_by_each_of_two_copies_of_the_c_library_are_served()
 
 #[test]
 fn without_children_the_programs_it_executes_are_not_served() {
-    let Some(python) = tool("python3") else { return };
+    let python = needed!(tool("python3"));
     let directory = tempfile::tempdir().expect("a directory");
     let go = directory.path().join("go");
     let running = starter(python, &go, &format!("subprocess.run({IS_SERVED})"));
@@ -100,9 +98,7 @@ fn confined(filter: &[&str], go: &Path, how: &str) -> Option<Running> {
 
 #[test]
 fn programs_that_a_container_executes_under_its_seccomp_filters_are_served() {
-    let Some(filter) = helper_program("filter", "cc", &[]) else {
-        return;
-    };
+    let filter = needed!(helper_program("filter", "cc", &[]));
     let mount = libc::SYS_mount.to_string();
     let how = format!(
         "subprocess.run({IS_SERVED})\n\
@@ -139,9 +135,7 @@ fn a_filter_that_may_kill_leaves_the_page_and_untouched_children() {
         let directory = tempfile::tempdir().expect("a directory");
         let go = directory.path().join("go");
         let how = format!("os.execvp('grep', {IS_SERVED})");
-        let Some(running) = confined(&["kill", &number.to_string()], &go, &how) else {
-            return;
-        };
+        let running = needed!(confined(&["kill", &number.to_string()], &go, &how));
         let attached = attach_with_children(running.pid()).expect_success();
         let reason =
             format!("will not be served: it has a seccomp filter that may answer {name} by SECCOMP_RET_KILL_PROCESS");
@@ -154,7 +148,7 @@ fn a_filter_that_may_kill_leaves_the_page_and_untouched_children() {
 
 #[test]
 fn descendants_are_attached_too_and_detach_reverts_all() {
-    let Some(python) = tool("python3") else { return };
+    let python = needed!(tool("python3"));
     let directory = tempfile::tempdir().expect("a directory");
     let running = starter(python, &directory.path().join("never"), "");
     let mut shell = Command::new("sh");
@@ -186,7 +180,7 @@ fn descendants_are_attached_too_and_detach_reverts_all() {
 
 #[test]
 fn a_go_program_that_waits_in_its_own_system_calls_is_attached_and_detached() {
-    let Some(path) = program("clock-go") else { return };
+    let path = needed!(program("clock-go"));
     let mut command = Command::new(path);
     command.args(["2000000000", "MONOTONIC"]);
     let running = start(command);

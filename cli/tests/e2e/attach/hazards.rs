@@ -22,25 +22,19 @@ fn is_attached_and_detached_again_and_again(running: &Running, said: &str) {
 
 #[test]
 fn an_injected_call_does_not_kill_a_thread_with_its_own_seccomp_filter() {
-    let (Some(()), Some(running)) = (needs_root(), hazard("thread-filter", &[], "filtered")) else {
-        return;
-    };
+    let ((), running) = needed!(needs_root(), hazard("thread-filter", &[], "filtered"));
     is_attached_and_detached_again_and_again(&running, "filtered\n");
 }
 
 #[test]
 fn a_kernel_worker_among_the_threads_is_left_alone() {
-    let Some(running) = hazard("ring", &[], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("ring", &[], "ready"));
     is_attached_and_detached_again_and_again(&running, "ready\n");
 }
 
 #[test]
 fn a_program_whose_threads_map_memory_all_the_time_is_attached_each_time() {
-    let Some(running) = hazard("maps-memory", &[], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("maps-memory", &[], "ready"));
     for _ in 0..10 {
         attach(running.pid()).expect_success().expect_output("");
         detach(running.pid()).expect_success().expect_output("");
@@ -49,9 +43,7 @@ fn a_program_whose_threads_map_memory_all_the_time_is_attached_each_time() {
 
 #[test]
 fn a_program_that_maps_a_library_tens_of_thousands_of_times_is_attached_in_a_moment() {
-    let Some(running) = hazard("many-mappings", &["30000"], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("many-mappings", &["30000"], "ready"));
     for how in [&["--clocks", "all"][..], &["--clocks", "all", "--rescue"]] {
         let pid = running.pid().0.to_string();
         let begun = std::time::Instant::now();
@@ -68,9 +60,7 @@ fn a_program_that_maps_a_library_tens_of_thousands_of_times_is_attached_in_a_mom
 #[test]
 fn attach_waits_for_the_parent_of_a_vfork() {
     // Longer than the timeout for a thread that does not stop.
-    let Some(running) = hazard("vfork", &["1300"], "child") else {
-        return;
-    };
+    let running = needed!(hazard("vfork", &["1300"], "child"));
     let pid = running.pid();
     attach(pid).expect_success().expect_output("");
     assert!(pid.is_served());
@@ -80,18 +70,14 @@ fn attach_waits_for_the_parent_of_a_vfork() {
 
 #[test]
 fn code_that_its_file_system_does_not_return_is_not_read() {
-    let Some(running) = hazard("fuse-mapped", &["65534", "library.so"], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("fuse-mapped", &["65534", "library.so"], "ready"));
     is_attached_and_detached_again_and_again(&running, "ready\n");
 }
 
 #[test]
 fn files_that_never_answer_keep_no_command_from_ending() {
     for name in ["libc.so.6", "memfd:fastpath-page", "memfd:fastpath-region"] {
-        let Some(running) = hazard("fuse-mapped", &["65534", name], "ready") else {
-            return;
-        };
+        let running = needed!(hazard("fuse-mapped", &["65534", name], "ready"));
         let pid = running.pid().0.to_string();
         let commands: [&[&str]; 6] = [
             &["doctor", &pid],
@@ -114,9 +100,7 @@ fn files_that_never_answer_keep_no_command_from_ending() {
 
 #[test]
 fn threads_are_not_stopped_while_another_cannot_be() {
-    let Some(running) = hazard("unstoppable", &["20"], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("unstoppable", &["20"], "ready"));
     let pid = running.pid();
     let threads = std::fs::read_dir(format!("/proc/{}/task", pid.0)).expect("its threads");
     let waiter = threads
@@ -144,9 +128,7 @@ fn a_thread_with_file_descriptors_of_its_own_is_not_used_and_no_file_changes() {
     const BYTES: usize = 10_000;
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), [7; BYTES]).expect("its bytes");
-    let Some(running) = hazard("own-files", &[file.path().to_str().expect("UTF-8")], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("own-files", &[file.path().to_str().expect("UTF-8")], "ready"));
     attach(running.pid()).expect_success();
     detach(running.pid()).expect_success();
     assert_eq!(std::fs::read(file.path()).expect("its bytes"), [7; BYTES]);

@@ -36,7 +36,7 @@ const MOST_CALLS: u32 = 1000;
 
 #[test]
 fn the_next_fastpath_removes_what_a_killed_one_left_behind() {
-    let Some(strace) = tool("strace") else { return };
+    let strace = needed!(tool("strace"));
     let running = sleeper();
     let before = Memory::open(running.pid());
     let mut sockets = 0;

@@ -72,9 +72,7 @@ fn a_name_that_no_process_has_is_exit_status_3_and_the_others_are_attached() {
 
 #[test]
 fn without_proc_no_command_says_that_there_are_no_processes() {
-    let (Some(()), Some(_)) = (needs_root(), tool("unshare")) else {
-        return;
-    };
+    needed!(needs_root(), tool("unshare"));
     for arguments in [
         "status",
         "detach --all",
@@ -126,7 +124,7 @@ fn a_command_for_one_process_refuses_a_name_that_several_have() {
 
 #[test]
 fn detach_all_asks_root_on_a_terminal() {
-    let Some(()) = needs_root() else { return };
+    needed!(needs_root());
     // In namespaces of its own, where no process of another test is attached.
     let script = r#"
         exec >&0 2>&0

@@ -44,17 +44,16 @@ fn is_attached_and_detached(pid: Pid) {
 
 #[test]
 fn a_process_in_a_pid_namespace() {
-    let Some(running) = unshared(&["--pid", "--fork", "--mount-proc", "--kill-child"], &["sleep", "1000"]) else {
-        return;
-    };
+    let running = needed!(unshared(
+        &["--pid", "--fork", "--mount-proc", "--kill-child"],
+        &["sleep", "1000"]
+    ));
     is_attached_and_detached(inside(&running, "sleep"));
 }
 
 #[test]
 fn a_process_in_a_user_and_a_mount_namespace() {
-    let Some(running) = unshared(&["--user", "--map-root-user", "--mount"], &["sleep", "1000"]) else {
-        return;
-    };
+    let running = needed!(unshared(&["--user", "--map-root-user", "--mount"], &["sleep", "1000"]));
     is_attached_and_detached(inside(&running, "sleep"));
 }
 
@@ -71,9 +70,10 @@ fn from_inside_a_container() {
         "--mount-proc",
         "--kill-child",
     ];
-    let Some(running) = unshared(&options, &["sh", "-c", script, env!("CARGO_BIN_EXE_fastpath")]) else {
-        return;
-    };
+    let running = needed!(unshared(
+        &options,
+        &["sh", "-c", script, env!("CARGO_BIN_EXE_fastpath")]
+    ));
     running.finish().expect_output("1");
 }
 
@@ -90,9 +90,10 @@ fn no_process_is_touched_if_proc_is_another_namespaces_or_missing() {
         (&["--mount"], "umount -l /proc; ", "/proc is not mounted"),
     ] {
         let script = format!("{before}{tries}");
-        let Some(running) = unshared(options, &["sh", "-c", &script, env!("CARGO_BIN_EXE_fastpath")]) else {
-            return;
-        };
+        let running = needed!(unshared(
+            options,
+            &["sh", "-c", &script, env!("CARGO_BIN_EXE_fastpath")]
+        ));
         let outcome = running.finish().expect_success();
         assert_eq!(outcome.out, "70\n70\nuntouched\n125\nalive\n", "{outcome:#?}");
         assert_eq!(outcome.err.matches(why).count(), 4, "{outcome:#?}");
@@ -111,12 +112,10 @@ const TIME_NAMESPACE: &[&str] = &[
 
 #[test]
 fn a_process_in_a_time_namespace_keeps_its_own_clocks() {
-    let Some(path) = program("clock-glibc") else { return };
+    let path = needed!(program("clock-glibc"));
     // The program reads the clock until then. If the host's page were put in its place, its clock would go backwards,
     // and it would report that.
-    let Some(running) = unshared(TIME_NAMESPACE, &[&path, "2000000000", "BOOTTIME"]) else {
-        return;
-    };
+    let running = needed!(unshared(TIME_NAMESPACE, &[&path, "2000000000", "BOOTTIME"]));
     let pid = inside(&running, "clock-glibc");
     wait_until("its loop", || pid.cpu_time().as_millis() > 50);
     attach(pid).expect_success().expect_output("");
@@ -129,9 +128,7 @@ fn a_process_in_a_time_namespace_keeps_its_own_clocks() {
 
 #[test]
 fn processes_of_two_time_namespaces_get_a_page_each() {
-    let Some(running) = unshared(TIME_NAMESPACE, &["sleep", "1000"]) else {
-        return;
-    };
+    let running = needed!(unshared(TIME_NAMESPACE, &["sleep", "1000"]));
     let there = inside(&running, "sleep");
     let mut sleep = Command::new("sleep");
     sleep.arg("1000");
@@ -195,10 +192,8 @@ pub fn setting() -> Option<(Running, String)> {
 
 #[test]
 fn a_process_that_enters_a_time_namespace_later_sees_its_clocks() {
-    let (Some(python), Some(filter)) = (tool("python3"), helper_program("filter", "cc", &[])) else {
-        return;
-    };
-    let Some((_sleeper, setns)) = setting() else { return };
+    let (python, filter) = needed!(tool("python3"), helper_program("filter", "cc", &[]));
+    let (_sleeper, setns) = needed!(setting());
     let unshare = unsharing("libc.unshare(0x80)");
     let syscall = unsharing(&format!("libc.syscall({}, 0x80)", libc::SYS_unshare));
     let filter = [&filter, "forbid", &libc::SYS_acct.to_string()];
@@ -214,9 +209,7 @@ fn a_program_on_musl_that_enters_a_time_namespace_later_sees_its_clocks() {
         return;
     }
     for flags in [&[][..], &["-static"]] {
-        let Some(enter) = helper_program("enter-namespace", "musl-gcc", flags) else {
-            return;
-        };
+        let enter = needed!(helper_program("enter-namespace", "musl-gcc", flags));
         enters_when_attached(&[&enter], "ready\nright");
     }
 }

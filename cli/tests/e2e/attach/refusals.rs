@@ -38,9 +38,7 @@ fn a_number_that_no_process_has() {
 
 #[test]
 fn a_thread_that_is_not_a_process() {
-    let Some(running) = hazard("many-threads", &["10"], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("many-threads", &["10"], "ready"));
     let threads = std::fs::read_dir(format!("/proc/{}/task", running.pid().0)).expect("its threads");
     let tid = threads
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -73,7 +71,7 @@ fn a_zombie() {
 
 #[test]
 fn a_process_that_is_traced() {
-    let Some(strace) = tool("strace") else { return };
+    let strace = needed!(tool("strace"));
     let running = sleeper();
     let mut tracer = Command::new(strace);
     tracer.args(["-o", "/dev/null", "-p", &running.pid().0.to_string()]);
@@ -85,9 +83,7 @@ fn a_process_that_is_traced() {
 
 #[test]
 fn a_process_of_another_user() {
-    let (Some(()), Some(setpriv)) = (needs_root(), tool("setpriv")) else {
-        return;
-    };
+    let ((), setpriv) = needed!(needs_root(), tool("setpriv"));
     let running = sleeper();
     let before = Memory::open(running.pid());
     for verb in ["attach", "detach"] {
@@ -127,9 +123,7 @@ fn a_process_that_run_started() {
 
 #[test]
 fn a_32_bit_process() {
-    let Some(path) = program_32("clock-i386-glibc-static") else {
-        return;
-    };
+    let path = needed!(program_32("clock-i386-glibc-static"));
     let mut command = Command::new(path);
     command.args(["2000000000", "MONOTONIC"]);
     let running = start(command);
@@ -139,9 +133,7 @@ fn a_32_bit_process() {
 
 #[test]
 fn a_process_without_a_vdso() {
-    let Some(path) = helper_program("unmap-vdso", "cc", &[]) else {
-        return;
-    };
+    let path = needed!(helper_program("unmap-vdso", "cc", &[]));
     let running = start(Command::new(path));
     wait_until("its vDSO's end", || running.out_so_far().contains("gone"));
     let maps = running.pid().read("maps");
@@ -151,9 +143,7 @@ fn a_process_without_a_vdso() {
 
 #[test]
 fn a_process_that_may_not_read_the_counter() {
-    let Some(path) = helper_program("counter-forbidden", "cc", &[]) else {
-        return;
-    };
+    let path = needed!(helper_program("counter-forbidden", "cc", &[]));
     let running = start({
         let mut command = Command::new(path);
         command.arg("wait");
@@ -165,10 +155,7 @@ fn a_process_that_may_not_read_the_counter() {
 
 #[test]
 fn a_process_under_a_filter_is_attached_by_root_and_left_alone_by_others() {
-    let (Some(()), Some(setpriv), Some(filter)) = (needs_root(), tool("setpriv"), helper_program("filter", "cc", &[]))
-    else {
-        return;
-    };
+    let ((), setpriv, filter) = needed!(needs_root(), tool("setpriv"), helper_program("filter", "cc", &[]));
     // The filter kills for socketpair.
     let number = libc::SYS_socketpair.to_string();
     let mut command = unprivileged();
@@ -198,9 +185,7 @@ fn a_process_under_a_filter_is_attached_by_root_and_left_alone_by_others() {
 
 #[test]
 fn attach_waits_for_a_process_in_a_vfork_and_then_leaves_it_alone() {
-    let Some(path) = helper_program("vfork", "cc", &[]) else {
-        return;
-    };
+    let path = needed!(helper_program("vfork", "cc", &[]));
     let mut child = Command::new(&path)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -245,9 +230,7 @@ fn either_of_two_processes_that_share_memory_or_file_descriptors_however_they_we
 }
 
 fn share_and_are_refused(ways: &[&str], what: &str) {
-    let Some(first) = hazard("sharers", ways, "\n") else {
-        return;
-    };
+    let first = needed!(hazard("sharers", ways, "\n"));
     let second = Pid(first.out_so_far().trim().parse().expect("a number"));
     for (one, other) in [(first.pid(), second), (second, first.pid())] {
         let reason = format!("shares its {what} with process {}", other.0);
@@ -282,9 +265,7 @@ fn a_process_that_begins_to_share_its_memory_while_it_is_attached() {
 
 #[test]
 fn a_process_that_has_begun_to_share_its_memory_stays_attached() {
-    let Some(running) = hazard("sharers", &["later"], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("sharers", &["later"], "ready"));
     attach(running.pid()).expect_success();
     running.pid().signal(libc::SIGUSR1);
     let other = || running.out_so_far().lines().nth(1)?.parse().ok().map(Pid);
@@ -301,7 +282,7 @@ fn a_process_that_has_begun_to_share_its_memory_stays_attached() {
 
 #[test]
 fn an_attach_lists_all_processes_once_at_most_and_compares_each_once() {
-    let Some(strace) = tool("strace") else { return };
+    let strace = needed!(tool("strace"));
     let all: Vec<Running> = (0..300).map(|_| sleeper()).collect();
     let output = tempfile::NamedTempFile::new().expect("a file");
     let mut traced = Command::new(strace);
@@ -333,9 +314,7 @@ fn an_attach_lists_all_processes_once_at_most_and_compares_each_once() {
 
 #[test]
 fn a_process_that_dispatches_system_calls_sees_no_injected_call() {
-    let Some(running) = hazard("dispatcher", &[], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("dispatcher", &[], "ready"));
     is_refused_and_untouched(running.pid(), 70, "PR_SET_SYSCALL_USER_DISPATCH");
     std::thread::sleep(std::time::Duration::from_millis(100));
     assert!(running.pid().exists(), "{:#?}", running.finish());
@@ -344,9 +323,7 @@ fn a_process_that_dispatches_system_calls_sees_no_injected_call() {
 
 #[test]
 fn a_process_whose_own_calls_are_dispatched_sees_each_of_them() {
-    let Some(running) = hazard("dispatching", &[], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("dispatching", &[], "ready"));
     for _ in 0..50 {
         is_refused_and_untouched(running.pid(), 70, "PR_SET_SYSCALL_USER_DISPATCH");
     }
@@ -399,9 +376,7 @@ fn freezer(running: &Running) -> Option<(std::path::PathBuf, [(&'static str, &'s
 #[test]
 fn a_process_that_is_frozen() {
     let running = sleeper();
-    let Some((group, [freeze, thaw])) = freezer(&running) else {
-        return;
-    };
+    let (group, [freeze, thaw]) = needed!(freezer(&running));
     std::fs::write(group.join(freeze.0), freeze.1).expect("it freezes");
     let pid = running.pid();
     let state = freeze.0.replace("cgroup.freeze", "cgroup.events");

@@ -78,7 +78,7 @@ fn clock_calls_named(strace: &str, pid: Pid, names: &[&str]) -> usize {
 #[test]
 fn a_rescued_program_sees_no_difference_from_its_system_calls() {
     for flags in [&[][..], &["-static", "-no-pie"]] {
-        let Some(running) = raw_calls(flags) else { return };
+        let running = needed!(raw_calls(flags));
         let pid = running.pid();
         let before = code(pid);
         for _ in 0..3 {
@@ -104,11 +104,9 @@ fn a_rescued_program_sees_no_difference_from_its_system_calls() {
 
 #[test]
 fn a_rescued_program_makes_no_system_calls_for_time() {
-    let Some(strace) = tool("strace") else { return };
+    let strace = needed!(tool("strace"));
     // Inline, and by libc's function for any call; each turn ends with a call that is none for time.
-    let Some(program) = helper_program("raw-clock", "cc", &["-static", "-no-pie"]) else {
-        return;
-    };
+    let program = needed!(helper_program("raw-clock", "cc", &["-static", "-no-pie"]));
     let running = start(Command::new(program));
     wait_until("its loop", || running.out_so_far().contains("ready"));
     assert!(clock_calls(strace, running.pid()) > 20, "it makes none at all");
@@ -157,9 +155,7 @@ fn rescued_sites(pid: Pid) -> u64 {
 #[test]
 fn a_program_that_is_started_with_rescue_sees_no_difference_either() {
     for flags in [&[][..], &["-static", "-no-pie"]] {
-        let Some(program) = helper_program("raw-calls", "cc", flags) else {
-            return;
-        };
+        let program = needed!(helper_program("raw-calls", "cc", flags));
         let outcome = finish(fastpath(&["run", "--require", "--rescue", &program, "-1"])).expect_success();
         assert!(outcome.out.contains(" 0 differences"), "{outcome:#?}");
     }
@@ -167,11 +163,9 @@ fn a_program_that_is_started_with_rescue_sees_no_difference_either() {
 
 #[test]
 fn the_calls_of_a_program_and_its_descendants_are_rescued_from_the_start() {
-    let Some(strace) = tool("strace") else { return };
+    let strace = needed!(tool("strace"));
     for flags in [&[][..], &["-static", "-no-pie"]] {
-        let Some(program) = helper_program("raw-clock", "cc", flags) else {
-            return;
-        };
+        let program = needed!(helper_program("raw-clock", "cc", flags));
         let plain = started(&["run", "--require", "--clocks", "all", &program]);
         assert!(clock_calls(strace, plain.pid()) > 20, "they are rescued only on demand");
         let itself = started_and_rescued(&["run", "--require", "--rescue", &program], Running::pid);
@@ -203,9 +197,7 @@ fn confined(mode: &str) -> Option<Running> {
 
 #[test]
 fn a_program_whose_seccomp_filter_allows_the_calls_is_rescued() {
-    let (Some(strace), Some(running)) = (tool("strace"), confined("filtered")) else {
-        return;
-    };
+    let (strace, running) = needed!(tool("strace"), confined("filtered"));
     let outcome = rescue(running.pid()).expect_success();
     assert!(outcome.err.contains("are rescued"), "{outcome:#?}");
     wait_until("reads by the page", || clock_calls(strace, running.pid()) <= MOST_CALLS);
@@ -215,9 +207,9 @@ fn a_program_whose_seccomp_filter_allows_the_calls_is_rescued() {
 
 #[test]
 fn a_call_that_a_filter_of_any_thread_answers_is_not_rescued() {
-    let Some(strace) = tool("strace") else { return };
+    let strace = needed!(tool("strace"));
     for mode in ["refused", "thread", "threads"] {
-        let Some(running) = confined(mode) else { return };
+        let running = needed!(confined(mode));
         let pid = running.pid();
         let outcome = rescue(pid).expect_success();
         let reason = "may answer clock_gettime by SECCOMP_RET_ERRNO (errno 1)";
@@ -241,7 +233,7 @@ fn a_program_is_not_rescued_against_its_seccomp_filter() {
         ("strict", "SECCOMP_MODE_STRICT"),
         ("address", "tests the address of a call"),
     ] {
-        let Some(running) = confined(mode) else { return };
+        let running = needed!(confined(mode));
         let outcome = rescue(running.pid()).expect_success();
         assert!(outcome.err.contains("are not rescued: "), "{outcome:#?}");
         assert!(outcome.err.contains(reason), "{outcome:#?}");
@@ -251,10 +243,8 @@ fn a_program_is_not_rescued_against_its_seccomp_filter() {
 
 #[test]
 fn a_filter_that_the_user_may_not_read_is_refused() {
-    let Some(()) = needs_root() else { return };
-    let Some(program) = helper_program("raw-clock", "cc", &["-static", "-no-pie"]) else {
-        return;
-    };
+    needed!(needs_root());
+    let program = needed!(helper_program("raw-clock", "cc", &["-static", "-no-pie"]));
     let mut command = unprivileged();
     command.args([&program, "filtered"]);
     let running = start(command);
@@ -269,9 +259,7 @@ fn a_filter_that_the_user_may_not_read_is_refused() {
 #[test]
 fn a_rescued_program_that_confines_itself_makes_its_system_calls_again() {
     for flags in [&[][..], &["-static", "-no-pie"]] {
-        let Some(program) = helper_program("raw-clock", "cc", flags) else {
-            return;
-        };
+        let program = needed!(helper_program("raw-clock", "cc", flags));
         for mode in ["later", "counter"] {
             finish(fastpath(&["run", "--require", "--rescue", &program, mode])).expect_success();
         }
@@ -280,7 +268,7 @@ fn a_rescued_program_that_confines_itself_makes_its_system_calls_again() {
 
 #[test]
 fn a_program_without_such_calls_is_attached_with_a_word() {
-    let Some(python) = tool("sleep") else { return };
+    let python = needed!(tool("sleep"));
     let mut command = Command::new(python);
     command.arg("1000");
     let running = start(command);
@@ -293,9 +281,7 @@ fn a_program_without_such_calls_is_attached_with_a_word() {
 
 #[test]
 fn the_dry_run_lists_the_sites_and_the_reasons() {
-    let Some(program) = helper_program("raw-calls", "cc", &[]) else {
-        return;
-    };
+    let program = needed!(helper_program("raw-calls", "cc", &[]));
     let outcome = finish(fastpath(&["audit", "--rescue", "--json", &program])).expect_success();
     let document: serde_json::Value = serde_json::from_str(&outcome.out).expect("a document");
     let sites = document["files"][0]["sites"].as_array().expect("sites");
@@ -314,13 +300,9 @@ fn the_dry_run_lists_the_sites_and_the_reasons() {
 #[test]
 fn a_program_that_closed_a_rescued_library_is_detached() {
     let library = |flags: &[&str]| helper_program("closes-library", "cc", &[&["-shared", "-fPIC"], flags].concat());
-    let (Some(first), Some(other)) = (library(&["-DLIBRARY"]), library(&["-DLIBRARY", "-DOTHER"])) else {
-        return;
-    };
+    let (first, other) = needed!(library(&["-DLIBRARY"]), library(&["-DLIBRARY", "-DOTHER"]));
     for libraries in [&[&*first][..], &[&*first, &*other]] {
-        let Some(running) = super::hazard("closes-library", libraries, "ready") else {
-            return;
-        };
+        let running = needed!(super::hazard("closes-library", libraries, "ready"));
         let pid = running.pid();
         let code_of = |library: &str| code(pid).into_iter().find(|(line, _)| line.ends_with(library));
         let before = code_of(&first);

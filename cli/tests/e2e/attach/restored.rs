@@ -34,7 +34,7 @@ fn no_helper_stays_behind_if_nothing_was_attached() {
 
 #[test]
 fn a_program_under_run_is_detached_as_one_that_was_attached() {
-    let Some(python) = tool("python3") else { return };
+    let python = needed!(tool("python3"));
     let script =
         "import os, time\nprint('ready', flush=True)\nwhile True:\n    time.sleep(0.01)\n    time.monotonic()\n";
     let running = start(served(&[python, "-I", "-c", script]));
@@ -54,7 +54,7 @@ fn a_program_under_run_is_detached_as_one_that_was_attached() {
 
 #[test]
 fn a_child_that_is_forked_stays_attached_and_is_detached_by_itself() {
-    let Some(python) = tool("python3") else { return };
+    let python = needed!(tool("python3"));
     let mut command = Command::new(python);
     // The program forks when the file exists.
     let script = "import os, sys, time\nprint('ready', flush=True)\n\

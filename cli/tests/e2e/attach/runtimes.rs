@@ -23,7 +23,7 @@ fn reading(name: &str, runs: &str) -> Option<Running> {
 }
 
 fn is_answered_by_the_page_while_attached(name: &str, runs: &str) {
-    let Some(running) = reading(name, runs) else { return };
+    let running = needed!(reading(name, runs));
     let pid = running.pid();
 
     let before = (step(pid), super::vdso(pid));
@@ -65,7 +65,7 @@ tests! { is_answered_by_the_page_while_attached:
 
 /// For runtimes whose clocks are not read by the first thread.
 fn survives_attach_and_detach(name: &str, runs: &str) {
-    let Some(running) = reading(name, runs) else { return };
+    let running = needed!(reading(name, runs));
     let pid = running.pid();
     let vdso = super::vdso(pid);
     for _ in 0..5 {
@@ -91,7 +91,7 @@ tests! { survives_attach_and_detach:
 
 #[test]
 fn a_shell_that_waits_is_attached_and_detached_with_nothing_left_behind() {
-    let Some(sh) = tool("sh") else { return };
+    let sh = needed!(tool("sh"));
     let mut command = std::process::Command::new(sh);
     command.args(["-c", "sleep 1000; :"]);
     let running = start(command);

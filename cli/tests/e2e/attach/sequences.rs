@@ -9,9 +9,7 @@ use crate::common::{helper_program, start, wait_until};
 
 #[test]
 fn a_restartable_sequence_begins_anew_after_an_attach() {
-    let Some(path) = helper_program("sequences", "cc", &[]) else {
-        return;
-    };
+    let path = needed!(helper_program("sequences", "cc", &[]));
     let mut command = Command::new(path);
     // The program registers its own.
     command.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0");

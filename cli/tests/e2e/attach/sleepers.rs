@@ -9,9 +9,7 @@ use crate::common::{fastpath, finish, helper_program, needs_root, start, wait_un
 
 #[test]
 fn waits_that_begin_anew_at_a_stop_end_however_often_it_is_attached() {
-    let Some(running) = hazard("bounded-waits", &[], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("bounded-waits", &[], "ready"));
     // A stop in less than a timeout made each of them wait on, without end.
     wait_until("the end of its waits", || {
         let is_over = running.out_so_far().lines().count() > 1;
@@ -81,9 +79,7 @@ fn two_concurrent_attaches_attach_a_process_once() {
 
 #[test]
 fn a_sleeper_whose_filter_kills_for_restart_syscall_lives() {
-    let (Some(()), Some(program)) = (needs_root(), helper_program("filter", "cc", &[])) else {
-        return;
-    };
+    let ((), program) = needed!(needs_root(), helper_program("filter", "cc", &[]));
     // Longer than all that follows takes on a busy machine.
     let sleepers = [&["sleep", "12"][..], &[&program, "kill", "39", "sleep", "12"]].map(|rest| {
         let mut command = Command::new(&program);

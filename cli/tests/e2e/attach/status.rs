@@ -63,9 +63,7 @@ fn status_shows_attach_or_run_with_clocks_and_publisher() {
 
 #[test]
 fn a_c_library_that_was_loaded_again_is_reported() {
-    let Some(path) = helper_program("second-libc", "cc", &[]) else {
-        return;
-    };
+    let path = needed!(helper_program("second-libc", "cc", &[]));
     let running = start(served(&[&path, "second", "true"]));
     wait_until("its library", || running.out_so_far().contains("ready"));
     let status = read(running.pid()).expect("a process");

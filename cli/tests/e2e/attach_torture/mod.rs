@@ -139,9 +139,7 @@ fn let_it_live() {
 
 #[test]
 fn a_thousand_cycles_on_a_busy_program_with_64_threads_leave_no_trace() {
-    let Some(mut witness) = Witness::start("cycles") else {
-        return;
-    };
+    let mut witness = needed!(Witness::start("cycles"));
     let_it_live();
     let before = witness.report();
     for cycle in 0..cycles() {
@@ -158,9 +156,7 @@ fn a_thousand_cycles_on_a_busy_program_with_64_threads_leave_no_trace() {
 
 #[test]
 fn a_busy_program_is_served_for_a_while() {
-    let Some(mut witness) = Witness::start("served") else {
-        return;
-    };
+    let mut witness = needed!(Witness::start("served"));
     let_it_live();
     let before = witness.report();
     witness.attach().expect_success();
@@ -173,9 +169,7 @@ fn a_busy_program_is_served_for_a_while() {
 
 #[test]
 fn a_program_runs_correctly_after_fastpath_was_killed_at_any_moment() {
-    let Some(mut witness) = Witness::start("killed") else {
-        return;
-    };
+    let mut witness = needed!(Witness::start("killed"));
     let_it_live();
     let before = witness.report();
     for moment in 0..cycles() {

@@ -54,9 +54,7 @@ fn is_attached_and_detached(pid: Pid, cycle: u32) {
 /// Attaches and detaches a program, cycle after cycle.
 #[track_caller]
 fn goes_on_with_its_work(program: &str, arguments: &[&str]) {
-    let Some(running) = hazard(program, arguments, "ready") else {
-        return;
-    };
+    let running = needed!(hazard(program, arguments, "ready"));
     let pid = running.pid();
     let before = Memory::open(pid);
     for cycle in 0..cycles() {
@@ -112,9 +110,7 @@ fn end_publisher(pid: Pid) {
 #[test]
 fn a_signal_frame_of_another_thread_is_not_taken_for_its_own() {
     for cycle in 0..cycles().div_ceil(8) {
-        let Some(running) = hazard("adjoining-stacks", &[], "ready") else {
-            return;
-        };
+        let running = needed!(hazard("adjoining-stacks", &[], "ready"));
         let pid = running.pid();
         attach(pid).expect_success().expect_output("");
         if cycle % 2 == 1 {
@@ -134,9 +130,7 @@ fn a_signal_frame_of_another_thread_is_not_taken_for_its_own() {
 #[test]
 fn a_thread_in_the_kernels_function_returns_to_code_that_is_there() {
     for cycle in 0..cycles().div_ceil(16) {
-        let Some(running) = hazard("busy", &[], "ready") else {
-            return;
-        };
+        let running = needed!(hazard("busy", &[], "ready"));
         let pid = running.pid();
         attach(pid).expect_success().expect_output("");
         end_publisher(pid);
@@ -159,9 +153,7 @@ const NOT_READABLE: &str = "is in memory that cannot be read (memfd_secret(2))";
 
 #[test]
 fn a_process_with_a_thread_on_a_secret_stack_is_refused() {
-    let Some(running) = hazard("secret-memory", &["stack"], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("secret-memory", &["stack"], "ready"));
     let pid = running.pid();
     let before = Memory::open(pid);
     for cycle in 0..cycles() {
@@ -175,9 +167,7 @@ fn a_process_with_a_thread_on_a_secret_stack_is_refused() {
 
 #[test]
 fn code_to_which_a_thread_on_a_secret_stack_may_return_stays_mapped() {
-    let Some(running) = hazard("secret-memory", &["stack", "late"], "waiting") else {
-        return;
-    };
+    let running = needed!(hazard("secret-memory", &["stack", "late"], "waiting"));
     let pid = running.pid();
     attach(pid).expect_success().expect_output("");
     pid.signal(libc::SIGUSR1);
@@ -205,9 +195,7 @@ const WITHOUT_LEADER: &str = "its first thread has ended, though others run";
 
 #[test]
 fn a_process_whose_first_thread_has_ended_is_refused() {
-    let Some(path) = helper_program("without-leader", "cc", &[]) else {
-        return;
-    };
+    let path = needed!(helper_program("without-leader", "cc", &[]));
     let running = crate::common::start(Command::new(path));
     let pid = running.pid();
     wait_until("the first thread's end", || running.out_so_far().contains("ready"));
@@ -225,9 +213,7 @@ fn a_process_whose_first_thread_has_ended_is_refused() {
 
 #[test]
 fn a_process_whose_first_thread_ends_once_it_is_attached_stays_attached() {
-    let Some(running) = hazard("without-leader", &["late"], "waiting") else {
-        return;
-    };
+    let running = needed!(hazard("without-leader", &["late"], "waiting"));
     let pid = running.pid();
     let mut command = fastpath(&["attach", "--clocks", "all", &pid.0.to_string()]);
     command.env(MARK, running.mark());
@@ -252,9 +238,7 @@ fn a_process_whose_first_thread_ends_once_it_is_attached_stays_attached() {
 
 #[test]
 fn waits_of_fifteen_hundred_threads_are_not_disturbed() {
-    let Some(running) = hazard("many-threads", &["1500"], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("many-threads", &["1500"], "ready"));
     let pid = running.pid();
     let before = Memory::open(pid);
     let mut attached = 0;
@@ -293,13 +277,9 @@ fn below(pid: Pid, program: &str) -> Option<Pid> {
 #[test]
 fn a_process_in_a_nested_pid_namespace_is_attached_from_both_namespaces_above() {
     const NAMESPACE: [&str; 4] = ["--pid", "--fork", "--mount-proc", "--kill-child"];
-    let (Some(path), Some(nsenter)) = (helper_program("many-threads", "cc", &[]), tool("nsenter")) else {
-        return;
-    };
+    let (path, nsenter) = needed!(helper_program("many-threads", "cc", &[]), tool("nsenter"));
     let nested = [&["unshare"], &NAMESPACE[..], &[&path, "20"]].concat();
-    let Some(running) = unshared(&NAMESPACE, &nested) else {
-        return;
-    };
+    let running = needed!(unshared(&NAMESPACE, &nested));
     wait_until("its threads", || running.out_so_far().contains("ready"));
     let pid = below(running.pid(), "many-threads").expect("the program");
     // The namespaces' own PIDs, from the outermost to the innermost.
@@ -350,9 +330,7 @@ fn a_process_in_a_nested_pid_namespace_is_attached_from_both_namespaces_above() 
 
 #[test]
 fn processes_that_trace_each_other_are_refused_until_they_let_go() {
-    let Some(running) = hazard("tracers", &[], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("tracers", &[], "ready"));
     let said = running.out_so_far();
     let second = said.lines().next().expect("a line").parse().expect("a number");
     let both = [running.pid(), Pid(second)];
@@ -390,9 +368,7 @@ fn processes_that_trace_each_other_are_refused_until_they_let_go() {
 
 #[test]
 fn a_program_that_executes_itself_with_many_threads_survives() {
-    let Some(running) = hazard("exec-storm", &["150", &cycles().to_string()], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("exec-storm", &["150", &cycles().to_string()], "ready"));
     let pid = running.pid();
     while !running.out_so_far().contains("done") {
         let outcome = attach(pid);
@@ -408,9 +384,7 @@ fn a_program_that_executes_itself_with_many_threads_survives() {
 
 #[test]
 fn pages_that_the_program_itself_provides_are_not_read() {
-    let Some(running) = hazard("missing-pages", &[], "ready") else {
-        return;
-    };
+    let running = needed!(hazard("missing-pages", &[], "ready"));
     let pid = running.pid();
     let before = Memory::open(pid);
     for cycle in 0..cycles() {

@@ -6,7 +6,7 @@ use crate::common::{comes_to, finish, install_script, served, tool};
 
 #[test]
 fn executing_a_file_that_is_not_regular_fails_at_once() {
-    let Some(mkfifo) = tool("mkfifo") else { return };
+    let mkfifo = needed!(tool("mkfifo"));
     let directory = tempfile::tempdir().expect("a directory");
     let fifo = directory.path().join("fifo");
     let mut make = Command::new(mkfifo);

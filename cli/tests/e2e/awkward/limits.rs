@@ -32,9 +32,7 @@ const EACH: usize = 9;
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_program_that_must_be_served_never_runs_unserved_whichever_call_of_its_helper_fails() {
-    let Some(failing) = crate::common::helper_program("failing-call", "cc", &[]) else {
-        return;
-    };
+    let failing = needed!(crate::common::helper_program("failing-call", "cc", &[]));
     if has_seccomp_filter() {
         return skip("a seccomp filter, as containers have, makes the helper try its calls in children first");
     }
@@ -112,9 +110,7 @@ const NO_OTHERS: &str = "61234";
 
 #[test]
 fn a_program_whose_user_may_start_no_helper_is_not_started_if_it_must_be_served() {
-    let (Some(()), Some(_), Some(_)) = (needs_root(), tool("setpriv"), tool("prlimit")) else {
-        return;
-    };
+    needed!(needs_root(), tool("setpriv"), tool("prlimit"));
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("chmod");
     let copy = install(env!("CARGO_BIN_EXE_fastpath"), directory.path().join("fastpath"), 0o755);
@@ -138,9 +134,7 @@ fn a_program_that_may_write_no_file_is_served_and_keeps_its_limit() {
 
 #[test]
 fn a_program_whose_file_limit_cannot_be_raised_runs_untouched() {
-    let (Some(()), Some(_)) = (needs_root(), tool("setpriv")) else {
-        return;
-    };
+    needed!(needs_root(), tool("setpriv"));
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("chmod");
     let copy = install(env!("CARGO_BIN_EXE_fastpath"), directory.path().join("fastpath"), 0o755);

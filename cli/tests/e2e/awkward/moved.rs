@@ -18,36 +18,34 @@ fn is_right(flags: &[&str], command: &[&str]) {
 
 #[test]
 fn clocks_are_right_where_a_program_moved_its_vdso() {
-    let Some(program) = moved_vdso() else { return };
+    let program = needed!(moved_vdso());
     is_right(&[], &[&program, "moved"]);
     is_right(&["--rescue"], &[&program, "moved"]);
 }
 
 #[test]
 fn clocks_are_right_where_a_program_moved_its_vdso_and_unmapped_the_region() {
-    let Some(program) = moved_vdso() else { return };
+    let program = needed!(moved_vdso());
     is_right(&[], &[&program, "restored"]);
     is_right(&["--rescue"], &[&program, "restored"]);
 }
 
 #[test]
 fn clocks_are_right_where_a_32_bit_program_moved_its_vdso() {
-    let Some(program) = program_32("moved-vdso-i386-glibc-static") else {
-        return;
-    };
+    let program = needed!(program_32("moved-vdso-i386-glibc-static"));
     is_right(&[], &[&program, "moved"]);
     is_right(&[], &[&program, "restored"]);
 }
 
 #[test]
 fn rescued_calls_of_a_program_that_unmapped_its_vdso_are_right() {
-    let Some(program) = moved_vdso() else { return };
+    let program = needed!(moved_vdso());
     is_right(&["--rescue"], &[&program, "removed"]);
 }
 
 #[test]
 fn clocks_are_right_where_an_attached_program_moved_its_vdso() {
-    let Some(path) = moved_vdso() else { return };
+    let path = needed!(moved_vdso());
     for mode in ["moved", "restored"] {
         let mut command = Command::new(&path);
         command.args([mode, "wait"]);
@@ -63,7 +61,7 @@ fn clocks_are_right_where_an_attached_program_moved_its_vdso() {
 
 #[test]
 fn valgrind_runs_a_program_whose_calls_are_rescued() {
-    let Some(valgrind) = tool("valgrind") else { return };
+    let valgrind = needed!(tool("valgrind"));
     let run = ["run", "--rescue", "--require", "--", valgrind, "-q", "date", "+right"];
     assert_eq!(finish(fastpath(&run)).expect_success().out, "right\n");
 }

@@ -5,12 +5,10 @@ use crate::common::{comes_to, helper_program, served};
 /// Starts threads that wait, in the name of whose threads another process of the tree sends requests.
 #[track_caller]
 fn are_not_disturbed_by_requests_of(kind: &str) {
-    let (Some(threads), Some(forger)) = (
+    let (threads, forger) = needed!(
         helper_program("many-threads", "cc", &[]),
-        helper_program("forger", "cc", &[]),
-    ) else {
-        return;
-    };
+        helper_program("forger", "cc", &[])
+    );
     let script = "\"$0\" 20 & victim=$!; sleep 1; \"$1\" \"$2\" $(ls /proc/$victim/task) & forger=$!; \
         sleep 2; kill -9 $forger; kill $victim; wait $victim";
     let command = ["sh", "-c", script, &threads, &forger, kind];

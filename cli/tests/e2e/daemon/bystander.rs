@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use fastpath_protocol::Client;
 
+use super::Place;
 use super::attacks::{Traps, client, client_with_users, fuse_trap, trap, wait_until_says, wanted};
 use super::policy::rule;
-use super::{Place, among_others};
 use crate::common::processes::{TIMEOUT, holds_within};
 use crate::common::{NOBODY, Running, SERVED, helper_program, install, skip, start, torture, wait_until};
 
@@ -406,7 +406,7 @@ impl Field {
     /// Returns `None`, and skips the test, if that is not possible.
     fn new() -> Option<Field> {
         wanted()?;
-        let place = Place::new();
+        let place = Place::among_others();
         let traps = Traps::install(&place)?;
         let policy = place.0.path().join("policy.toml");
         fs::write(&policy, "").expect("write");
@@ -480,11 +480,8 @@ impl Field {
 
 #[test]
 fn a_bystander_is_answered_whatever_another_user_does() {
-    let _host = among_others();
-    let Some(field) = Field::new() else { return };
-    let Some(bystander) = Bystander::start(&field.place) else {
-        return;
-    };
+    let field = needed!(Field::new());
+    let bystander = needed!(Bystander::start(&field.place));
     println!("{:40} {}", "before all", bystander.look());
     field.attack_by_all_means(|name, attackers| match is_measured() {
         true => bystander.is_answered_in_time(name, attackers),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::policy::{daemon, rule};
-use super::{Place, alone, among_others, page_of};
+use super::{Place, page_of};
 use crate::common::{Pid, Running, finish, install, needs_root, start, wait_until};
 
 /// A shell of this test, which executes its script when `go` exists.
@@ -76,8 +76,7 @@ fn attendants(place: &Place) -> Vec<Pid> {
 
 #[test]
 fn a_daemon_is_refused_as_a_publisher() {
-    let _host = among_others();
-    let place = Place::new();
+    let place = Place::among_others();
     let daemon = place.daemon();
     let refused = finish(place.fastpath(&["attach", "--clocks", "all", &daemon.pid().0.to_string()])).expect_code(8);
     assert!(refused.err.contains("it is a publisher of fastpath"), "{refused:#?}");
@@ -85,9 +84,8 @@ fn a_daemon_is_refused_as_a_publisher() {
 
 #[test]
 fn attach_with_children_takes_its_page_from_the_daemon() {
-    let Some(()) = needs_root() else { return };
-    let _host = among_others();
-    let place = Place::new();
+    needed!(needs_root());
+    let place = Place::among_others();
     let _daemon = place.daemon();
     let tree = Tree::start(&copy_of("sh", &place), place.0.path(), PAGES);
     let pid = tree.pid().0.to_string();
@@ -116,11 +114,8 @@ fn attach_with_children_takes_its_page_from_the_daemon() {
 #[test]
 fn attendant_and_page_stay_while_the_only_process_executes_a_program() {
     use crate::common::{helper_program, processes::holds_within};
-    let (Some(()), Some(large)) = (needs_root(), helper_program("raw-clock", "cc", &["-DLARGE"])) else {
-        return;
-    };
-    let _host = among_others();
-    let place = Place::new();
+    let ((), large) = needed!(needs_root(), helper_program("raw-clock", "cc", &["-DLARGE"]));
+    let place = Place::among_others();
     let _daemon = place.daemon();
     let shell = copy_of("sh", &place);
     // Without a CPU the attendant does not see the request, and the program runs untouched.
@@ -149,9 +144,8 @@ fn attendant_and_page_stay_while_the_only_process_executes_a_program() {
 
 #[test]
 fn a_rule_with_children_attaches_a_tree_beyond_the_daemons_end() {
-    let Some(()) = needs_root() else { return };
-    let _host = alone();
-    let place = Place::new();
+    needed!(needs_root());
+    let place = Place::alone();
     let shell = copy_of("sh", &place);
     let policy = format!("{}children = true\n", rule(shell.to_str().expect("UTF-8"), "attach"));
     let (first, file) = daemon(&place, &policy);
@@ -171,9 +165,8 @@ fn a_rule_with_children_attaches_a_tree_beyond_the_daemons_end() {
 
 #[test]
 fn a_forbidden_program_gets_no_page_in_an_attached_tree() {
-    let Some(()) = needs_root() else { return };
-    let _host = among_others();
-    let place = Place::new();
+    needed!(needs_root());
+    let place = Place::among_others();
     let (shell, forbidden) = (copy_of("sh", &place), copy_of("cat", &place));
     let rules =
         [(&forbidden, "never"), (&shell, "attach")].map(|(path, action)| rule(path.to_str().expect("UTF-8"), action));

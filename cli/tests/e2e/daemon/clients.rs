@@ -5,14 +5,13 @@ use std::process::Command;
 
 use fastpath_protocol::Client;
 
-use super::{Place, among_others, page_of, wait_until_served};
+use super::{Place, page_of, wait_until_served};
 use crate::common::{NOBODY, Pid, finish, needs_root, skip, start, tool, torture, wait_until};
 
 #[test]
 fn run_takes_its_page_from_the_daemon_and_its_helper_publishes_nothing() {
-    let Some(torture) = torture::endless("2") else { return };
-    let _host = among_others();
-    let place = Place::new();
+    let torture = needed!(torture::endless("2"));
+    let place = Place::among_others();
     let daemon = place.daemon();
     let running = start(place.served(&torture));
     wait_until_served(&running);
@@ -31,8 +30,7 @@ fn run_takes_its_page_from_the_daemon_and_its_helper_publishes_nothing() {
 
 #[test]
 fn a_tree_keeps_its_page_until_its_last_process_has_ended() {
-    let _host = among_others();
-    let place = Place::new();
+    let place = Place::among_others();
     let _daemon = place.daemon();
     let script = "(read line; grep -c memfd:fastpath-page /proc/self/maps; exec sleep 2) <\"$0\" & exit 0";
     let fifo = place.0.path().join("fifo");
@@ -49,11 +47,8 @@ fn a_tree_keeps_its_page_until_its_last_process_has_ended() {
 
 #[test]
 fn attach_takes_a_page_for_the_process_from_the_daemon() {
-    let (Some(torture), Some(())) = (torture::endless("3"), needs_root()) else {
-        return;
-    };
-    let _host = among_others();
-    let place = Place::new();
+    let (torture, ()) = needed!(torture::endless("3"), needs_root());
+    let place = Place::among_others();
     let _daemon = place.daemon();
     let running = torture::start_endless(&torture);
     wait_until("the loop", || running.pid().cpu_time().as_millis() > 100);
@@ -76,17 +71,14 @@ fn attach_takes_a_page_for_the_process_from_the_daemon() {
 
 #[test]
 fn a_program_in_another_time_namespace_reads_that_namespaces_clocks() {
-    let (Some(torture), Some("unshare"), Some(())) = (torture::endless("2"), tool("unshare"), needs_root()) else {
-        return;
-    };
+    let (torture, _, ()) = needed!(torture::endless("2"), tool("unshare"), needs_root());
     let options = ["--time", "--monotonic", "86400", "--boottime", "-5", "--fork"];
     let mut trial = Command::new("unshare");
     trial.args(options).arg("true");
     if !finish(trial).status.success() {
         return skip("no time namespaces here");
     }
-    let _host = among_others();
-    let place = Place::new();
+    let place = Place::among_others();
     let _daemon = place.daemon();
     let mut command = Command::new("unshare");
     command
@@ -120,11 +112,8 @@ print(answer[496:].decode())
 
 #[test]
 fn a_user_reaches_only_its_own_processes_and_root_reaches_all() {
-    let (Some(()), Some("python3")) = (needs_root(), tool("python3")) else {
-        return;
-    };
-    let _host = among_others();
-    let place = Place::new();
+    needed!(needs_root(), tool("python3"));
+    let place = Place::among_others();
     let _daemon = place.daemon();
     let roots = start(place.served(&["sleep", "1000"]));
     wait_until_served(&roots);
@@ -173,7 +162,7 @@ while True:
 
 #[test]
 fn a_socket_of_another_user_is_not_used_and_the_message_names_the_user() {
-    let Some(()) = super::attacks::wanted() else { return };
+    needed!(super::attacks::wanted());
     let place = Place::new();
     std::os::unix::fs::chown(place.0.path(), Some(NOBODY), None).expect("chown");
     let another = super::attacks::client(&place, NOBODY, ANOTHERS);
@@ -215,8 +204,8 @@ const BINDS: &str = "listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPAC
 fn no_program_maps_the_page_of_a_daemon_that_listened_first() {
     use crate::common::{Running, program};
 
-    let Some(()) = super::attacks::wanted() else { return };
-    let Some(clock) = program("clock-glibc") else { return };
+    needed!(super::attacks::wanted());
+    let clock = needed!(program("clock-glibc"));
     // Returns what `run` says, and whether the other daemon was asked. The program reads its own page, or the kernel's clock.
     let run = |place: &Place, other: &Running, prefix: &[&str]| {
         super::attacks::wait_until_says(other, "listens");
@@ -262,9 +251,10 @@ fn no_program_maps_the_page_of_a_daemon_that_listened_first() {
     // One by root of a user namespace.
     let place = place_of(100_000);
     let becomes_root = "enter_user_namespace()\nos.setresuid(0, 0, 0)\n";
-    let Some(root) = super::attacks::client_with_users(&place, &format!("{becomes_root}{BINDS}{FORGES}")) else {
-        return;
-    };
+    let root = needed!(super::attacks::client_with_users(
+        &place,
+        &format!("{becomes_root}{BINDS}{FORGES}")
+    ));
     let (err, was_asked) = run(&place, &root, &[]);
     assert!(!was_asked && err.contains("is a socket of user 100000"), "{err}");
 }

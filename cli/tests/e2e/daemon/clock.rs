@@ -3,15 +3,13 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use super::{Place, alone};
+use super::Place;
 use crate::common::{fastpath, finish, needs_root, program, served, served_without_vdso};
 
 /// (On a host whose clock only the kernel reads: kernels.rs)
 #[test]
 fn the_header_tells_a_fast_clock_from_a_slow_one() {
-    let Some(witness) = program("clock-witness") else {
-        return;
-    };
+    let witness = needed!(program("clock-witness"));
     let checked = |mut command: Command, says: &str| {
         command.args([&witness, "check"]);
         // A measurement on a busy machine, and a page that has no time for a moment.
@@ -59,11 +57,8 @@ fn command_again(command: &Command) -> Command {
 
 #[test]
 fn times_of_the_header_never_go_back_while_daemons_are_killed() {
-    let (Some(witness), Some(())) = (program("clock-witness"), needs_root()) else {
-        return;
-    };
-    let _host = alone();
-    let place = Place::new();
+    let (witness, ()) = needed!(program("clock-witness"), needs_root());
+    let place = Place::alone();
     let mut daemon = place.daemon();
     // Also in a child that began before the daemon was killed, and under a filter that kills for calls.
     let steps = "open=1 page threads fork page threads bounds=1000 pause kernel threads pause page threads filter page";

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::time::Duration;
 
-use super::{Place, alone, among_others, exists, page_of, wait_until_served};
+use super::{Place, exists, page_of, wait_until_served};
 use crate::common::clock_calls::{fewest_clock_calls, makes_clock_calls};
 use crate::common::processes::TIMEOUT;
 use crate::common::{comes_to, finish, install, needs_root, program, start, torture, wait_until};
@@ -14,11 +14,8 @@ const ANCHOR_IS_OLD: Duration = Duration::from_millis(700);
 
 #[test]
 fn readers_ask_the_kernel_between_a_killed_daemon_and_the_next() {
-    let (Some(clock), Some(())) = (program("clock-glibc"), needs_root()) else {
-        return;
-    };
-    let _host = alone();
-    let place = Place::new();
+    let (clock, ()) = needed!(program("clock-glibc"), needs_root());
+    let place = Place::alone();
     let daemon = place.daemon();
     let running = start(place.served(&[&clock, "2000000000", "MONOTONIC"]));
     wait_until_served(&running);
@@ -49,11 +46,8 @@ fn readers_ask_the_kernel_between_a_killed_daemon_and_the_next() {
 
 #[test]
 fn daemons_that_die_and_are_replaced_make_no_read_wrong() {
-    let (Some(torture), Some(())) = (torture::endless("2"), needs_root()) else {
-        return;
-    };
-    let _host = alone();
-    let place = Place::new();
+    let (torture, ()) = needed!(torture::endless("2"), needs_root());
+    let place = Place::alone();
     let mut daemon = place.daemon();
     let running = start(place.served(&torture));
     wait_until_served(&running);
@@ -71,8 +65,7 @@ fn daemons_that_die_and_are_replaced_make_no_read_wrong() {
 
 #[test]
 fn a_second_daemon_leaves_the_first_ones_pages_alone() {
-    let _host = among_others();
-    let place = Place::new();
+    let place = Place::among_others();
     let _first = place.daemon();
     let running = start(place.served(&["sleep", "1000"]));
     wait_until_served(&running);
@@ -107,11 +100,8 @@ fn a_daemon_does_not_start_if_its_policy_cannot_be_read() {
 
 #[test]
 fn pages_of_an_unprivileged_daemon_end_with_it() {
-    let (Some(torture), Some(())) = (program("torture"), needs_root()) else {
-        return;
-    };
-    let _host = alone();
-    let place = Place::new();
+    let (torture, ()) = needed!(program("torture"), needs_root());
+    let place = Place::alone();
     std::os::unix::fs::chown(place.0.path(), Some(65534), Some(65534)).expect("chown");
     let copies = [
         (env!("CARGO_BIN_EXE_fastpath"), "fastpath"),
@@ -176,8 +166,7 @@ fn pages_of_an_unprivileged_daemon_end_with_it() {
 
 #[test]
 fn of_daemons_that_start_at_once_one_listens() {
-    let _host = alone();
-    let place = Place::new();
+    let place = Place::alone();
     for _ in 0..3 {
         // The first time there is no socket; later there is a dead daemon's.
         let mut all: Vec<_> = (0..4).map(|_| start(place.command(&[]))).collect();
@@ -198,8 +187,7 @@ fn of_daemons_that_start_at_once_one_listens() {
 
 #[test]
 fn a_daemon_that_ends_leaves_the_socket_of_another_alone() {
-    let _host = alone();
-    let place = Place::new();
+    let place = Place::alone();
     let first = place.daemon();
     std::fs::remove_file(place.socket()).expect("rm");
     let second = place.daemon();
@@ -210,8 +198,7 @@ fn a_daemon_that_ends_leaves_the_socket_of_another_alone() {
 
 #[test]
 fn a_daemon_removes_its_socket_and_replaces_a_killed_ones() {
-    let _host = alone();
-    let place = Place::new();
+    let place = Place::alone();
     let daemon = place.daemon();
     daemon.pid().signal(libc::SIGKILL);
     daemon.finish();
@@ -228,8 +215,7 @@ fn a_daemon_removes_its_socket_and_replaces_a_killed_ones() {
 
 #[test]
 fn the_service_manager_is_notified_of_ready_alive_and_stopping() {
-    let _host = among_others();
-    let place = Place::new();
+    let place = Place::among_others();
     let path = place.0.path().join("notify");
     let manager = UnixDatagram::bind(&path).expect("a socket");
     manager.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
@@ -251,8 +237,7 @@ fn the_service_manager_is_notified_of_ready_alive_and_stopping() {
 
 #[test]
 fn a_log_without_a_reader_delays_no_client() {
-    let _host = among_others();
-    let place = Place::new();
+    let place = Place::among_others();
     let fifo = place.0.path().join("log");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("a fifo");
     // It holds 64 KiB (pipe(7)).

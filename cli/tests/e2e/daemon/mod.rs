@@ -19,9 +19,10 @@ mod status;
 #[cfg(target_arch = "x86_64")]
 mod versions;
 
+use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::RwLock;
 
 use fastpath_protocol::{Client, ClientError, Status};
 
@@ -32,26 +33,31 @@ use crate::common::{Pid, Running, SERVED_WITHOUT_VDSO, fastpath, start, wait_unt
 /// time.
 static HOST: RwLock<()> = RwLock::new(());
 
-/// Waits until no other test has a daemon, and keeps others from starting one.
-fn alone() -> RwLockWriteGuard<'static, ()> {
-    HOST.write().unwrap_or_else(|e| e.into_inner())
-}
-
-/// Keeps other tests from killing a daemon while this one runs.
-fn among_others() -> RwLockReadGuard<'static, ()> {
-    HOST.read().unwrap_or_else(|e| e.into_inner())
-}
-
-/// A place for a daemon's socket.
-struct Place(tempfile::TempDir);
+/// A place for a daemon's socket, and the lock that lets tests have daemons.
+struct Place(tempfile::TempDir, #[expect(dead_code, reason = "held")] Box<dyn Any>);
 
 impl Place {
+    /// Waits until no other test has a daemon, and keeps others from starting one.
+    fn alone() -> Place {
+        Place::with(Box::new(HOST.write().unwrap_or_else(|e| e.into_inner())))
+    }
+
+    /// Keeps other tests from killing a daemon while this one runs.
+    fn among_others() -> Place {
+        Place::with(Box::new(HOST.read().unwrap_or_else(|e| e.into_inner())))
+    }
+
+    /// For a daemon that does not come to listen, or beside another place.
     fn new() -> Place {
+        Place::with(Box::new(()))
+    }
+
+    fn with(lock: Box<dyn Any>) -> Place {
         let directory = tempfile::tempdir().expect("a directory");
         // Other users are clients, too.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(directory.path(), open).expect("chmod");
-        Place(directory)
+        Place(directory, lock)
     }
 
     fn socket(&self) -> PathBuf {

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use fastpath_page::ClockSet;
 use fastpath_protocol::Client;
 
+use super::Place;
 #[cfg(target_arch = "x86_64")]
 use super::attacks::{Traps, fuse_trap, trap};
 use super::attacks::{client, wait_until_says, wanted};
 #[cfg(target_arch = "x86_64")]
 use super::policy::rule;
-use super::{Place, among_others};
 use crate::common::{NOBODY, Running, start, wait_until};
 
 /// Each of these obstructions lasts much longer; an answer takes milliseconds.
@@ -35,8 +35,7 @@ fn others_are_served(place: &Place) {
 
 #[test]
 fn the_daemon_survives_a_client_that_breaks_its_lease() {
-    let _host = among_others();
-    let place = Place::new();
+    let place = Place::among_others();
     let daemon = place.daemon();
     // The daemon takes a lease of each mailbox a few times a minute. If its client opens the mailbox for writing at
     // that moment, the kernel sends this signal, which by default ends a process.
@@ -47,9 +46,8 @@ fn the_daemon_survives_a_client_that_breaks_its_lease() {
 
 #[test]
 fn a_daemon_starts_though_a_user_locks_its_directory() {
-    let Some(()) = wanted() else { return };
-    let _host = among_others();
-    let place = Place::new();
+    needed!(wanted());
+    let place = Place::among_others();
     let hostile = client(
         &place,
         NOBODY,
@@ -72,7 +70,7 @@ time.sleep(1000)
 
 #[test]
 fn a_lock_that_is_a_link_or_another_users_file_is_refused_with_advice() {
-    let Some(()) = wanted() else { return };
+    needed!(wanted());
     let place = Place::new();
     let lock = format!("{}.lock", place.socket().display());
     let target = place.0.path().join("target");
@@ -88,9 +86,8 @@ fn a_lock_that_is_a_link_or_another_users_file_is_refused_with_advice() {
 
 #[test]
 fn a_descriptor_sent_as_a_pidfd_is_not_read() {
-    let Some(()) = wanted() else { return };
-    let _host = among_others();
-    let place = Place::new();
+    needed!(wanted());
+    let place = Place::among_others();
     let daemon = place.daemon();
     let before = daemon.pid().cpu_time();
     let hostile = client(
@@ -127,9 +124,8 @@ os._exit(0)
 
 #[test]
 fn a_client_that_keeps_answers_takes_no_more_than_its_share() {
-    let Some(()) = wanted() else { return };
-    let _host = among_others();
-    let place = Place::new();
+    needed!(wanted());
+    let place = Place::among_others();
     let _daemon = start(place.command(&["--pages-per-user", "3"]));
     wait_until("fastpathd", || Client::connect_to(&place.socket()).is_ok());
     let hostile = client(
@@ -172,9 +168,8 @@ say("served", error)
 
 #[test]
 fn a_status_of_many_pages_is_complete() {
-    let Some(()) = wanted() else { return };
-    let _host = among_others();
-    let place = Place::new();
+    needed!(wanted());
+    let place = Place::among_others();
     let _daemon = place.daemon();
     let kept: Vec<_> = (0..150)
         .map(|_| place.ask(|client| client.page(ClockSet::NONE, None, None)))
@@ -188,9 +183,8 @@ fn a_status_of_many_pages_is_complete() {
 
 #[test]
 fn connections_dropped_for_lack_of_descriptors_are_released() {
-    let Some(()) = wanted() else { return };
-    let _host = among_others();
-    let place = Place::new();
+    needed!(wanted());
+    let place = Place::among_others();
     let daemon = place.daemon();
     // As many connections as one user may have, all of which send requests faster than permitted.
     let hungry = || {
@@ -256,16 +250,11 @@ fn endless_loop(shell: &str) -> Running {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn files_that_never_answer_delay_no_rule_and_their_processes_continue_to_run() {
-    let Some(()) = wanted() else { return };
-    let _host = among_others();
-    let place = Place::new();
-    let Some(Traps { fuse, .. }) = Traps::install(&place) else {
-        return;
-    };
+    needed!(wanted());
+    let place = Place::among_others();
+    let Traps { fuse, .. } = needed!(Traps::install(&place));
     let traps = (30_000..30_004).map(|user| fuse_trap(&fuse, user, "memfd:fastpath-region", None));
-    let Some(traps) = traps.collect::<Option<Vec<_>>>() else {
-        return;
-    };
+    let traps = needed!(traps.collect::<Option<Vec<_>>>());
     let shell = crate::common::install("/bin/dash", place.0.path().join("shell"), 0o755);
     let rules = [&fuse, &shell].map(|path| rule(path, "attach")).concat();
     let (_daemon, _) = super::policy::daemon(&place, &rules);
@@ -281,16 +270,12 @@ fn files_that_never_answer_delay_no_rule_and_their_processes_continue_to_run() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn status_ends_whatever_processes_do_and_escapes_their_names() {
-    let Some(()) = wanted() else { return };
+    needed!(wanted());
     let place = Place::new();
-    let Some(Traps { fuse, .. }) = Traps::install(&place) else {
-        return;
-    };
+    let Traps { fuse, .. } = needed!(Traps::install(&place));
     let of_userfaultfd = trap("python3", "fastpath-page");
     let of_fuse = fuse_trap(&fuse, NOBODY, "memfd:fastpath-page", None);
-    let (Some(of_userfaultfd), Some(of_fuse)) = (of_userfaultfd, of_fuse) else {
-        return;
-    };
+    let (of_userfaultfd, of_fuse) = needed!(of_userfaultfd, of_fuse);
     let begun = Instant::now();
     let status = crate::common::finish(place.fastpath(&["status"])).expect_success();
     assert!(begun.elapsed() < Duration::from_secs(50), "{:?}", begun.elapsed());
@@ -307,9 +292,8 @@ fn status_ends_whatever_processes_do_and_escapes_their_names() {
 
 #[test]
 fn leases_on_what_looks_like_a_page_do_not_delay_a_daemon() {
-    let Some(()) = wanted() else { return };
-    let _host = super::alone();
-    let place = Place::new();
+    needed!(wanted());
+    let place = Place::alone();
     let script = format!(
         "MAILBOX = {}{}",
         fastpath_inject::region::MAILBOX,
@@ -332,9 +316,7 @@ time.sleep(1000)
     );
     #[cfg(target_arch = "x86_64")]
     let of_fuse = {
-        let Some(Traps { fuse, .. }) = Traps::install(&place) else {
-            return;
-        };
+        let Traps { fuse, .. } = needed!(Traps::install(&place));
         let mailbox = (fastpath_inject::region::MAILBOX, "memfd:fastpath-mailbox");
         fuse_trap(&fuse, NOBODY, "memfd:fastpath-page", Some(mailbox))
     };
@@ -363,9 +345,8 @@ time.sleep(1000)
 
 #[test]
 fn an_unreceived_descriptor_whose_close_waits_delays_no_other_client() {
-    let Some(()) = wanted() else { return };
-    let _host = among_others();
-    let place = Place::new();
+    needed!(wanted());
+    let place = Place::among_others();
     let daemon = place.daemon();
     // The daemon is stopped meanwhile, so that the client's own close is not the last. The first packet ends the
     // connection. The last of those behind it has the socket.
@@ -396,9 +377,8 @@ time.sleep(1000)
 
 #[test]
 fn a_user_gets_no_more_pages_than_its_limit() {
-    let Some(()) = wanted() else { return };
-    let _host = among_others();
-    let place = Place::new();
+    needed!(wanted());
+    let place = Place::among_others();
     let _daemon = start(place.command(&["--pages-per-user", "3"]));
     wait_until("fastpathd", || Client::connect_to(&place.socket()).is_ok());
     let errors = |uid| {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use fastpath_protocol::Client;
 
-use super::{Place, among_others};
+use super::Place;
 #[cfg(target_arch = "x86_64")]
 use super::{page_of, pidfd};
 use crate::common::{Running, finish, install, needs_root, start, wait_until};
@@ -30,11 +30,8 @@ pub fn rule(executable: &str, action: &str) -> String {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_rule_attaches_processes_that_appear_and_those_that_are_there() {
-    let (Some(mut torture), Some(())) = (torture::endless("2"), needs_root()) else {
-        return;
-    };
-    let _host = among_others();
-    let place = Place::new();
+    let (mut torture, ()) = needed!(torture::endless("2"), needs_root());
+    let place = Place::among_others();
     // Under its own name: other tests run the same program at the same time.
     torture[0] = install(&torture[0], place.0.path().join("tortured"), 0o755);
     let path = &torture[0];
@@ -66,9 +63,8 @@ fn a_rule_attaches_processes_that_appear_and_those_that_are_there() {
 
 #[test]
 fn a_process_that_a_rule_forbids_gets_no_page_and_the_refusal_names_the_file() {
-    let Some(()) = needs_root() else { return };
-    let _host = among_others();
-    let place = Place::new();
+    needed!(needs_root());
+    let place = Place::among_others();
     let own = std::env::current_exe().expect("this test's path");
     let (_daemon, file) = daemon(&place, &rule(own.to_str().expect("UTF-8"), "never"));
     let client = Client::connect_to(&place.socket()).expect("a daemon");
@@ -90,9 +86,8 @@ fn a_process_that_a_rule_forbids_gets_no_page_and_the_refusal_names_the_file() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_process_that_cannot_be_attached_for_a_moment_is_attached_later() {
-    let Some(()) = needs_root() else { return };
-    let _host = among_others();
-    let place = Place::new();
+    needed!(needs_root());
+    let place = Place::among_others();
     let late = install("/usr/bin/sleep", place.0.path().join("late"), 0o755);
     let (_daemon, _) = daemon(&place, &rule(&late, "attach"));
     let fifo = place.0.path().join("fifo");
@@ -119,11 +114,8 @@ fn a_process_that_cannot_be_attached_for_a_moment_is_attached_later() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn root_has_a_tree_attached_unless_a_rule_forbids_it() {
-    let (Some(mut torture), Some(())) = (torture::endless("2"), needs_root()) else {
-        return;
-    };
-    let _host = among_others();
-    let place = Place::new();
+    let (mut torture, ()) = needed!(torture::endless("2"), needs_root());
+    let place = Place::among_others();
     torture[0] = install(&torture[0], place.0.path().join("forbidden"), 0o755);
     let (daemon, _) = daemon(&place, &rule(&torture[0], "never"));
     let client = || Client::connect_to(&place.socket()).expect("a daemon");
@@ -173,9 +165,8 @@ fn root_has_a_tree_attached_unless_a_rule_forbids_it() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_forbidden_program_that_is_executed_during_an_attach_gets_no_page() {
-    let Some(()) = needs_root() else { return };
-    let _host = among_others();
-    let place = Place::new();
+    needed!(needs_root());
+    let place = Place::among_others();
     let copy = |name: &str, of: &str| install(of, place.0.path().join(name), 0o755);
     let [attached, other] = ["attached", "other"].map(|name| copy(name, "/bin/sh"));
     let forbidden = copy("forbidden", "/usr/bin/sleep");
@@ -209,9 +200,8 @@ fn a_forbidden_program_that_is_executed_during_an_attach_gets_no_page() {
 
 #[test]
 fn run_starts_a_program_that_a_rule_forbids_untouched_and_says_why() {
-    let Some(()) = needs_root() else { return };
-    let _host = among_others();
-    let place = Place::new();
+    needed!(needs_root());
+    let place = Place::among_others();
     let forbidden = install("/usr/bin/cat", place.0.path().join("forbidden"), 0o755);
     let (_daemon, file) = daemon(&place, &rule(&forbidden, "never"));
     let maps = |command: &[&str]| {
@@ -245,11 +235,8 @@ fn run_starts_a_program_that_a_rule_forbids_untouched_and_says_why() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_daemon_under_a_filter_says_which_processes_it_cannot_attach_and_why() {
-    let (Some(()), Some(filter)) = (needs_root(), helper_program("filter", "cc", &[])) else {
-        return;
-    };
-    let _host = among_others();
-    let place = Place::new();
+    let ((), filter) = needed!(needs_root(), helper_program("filter", "cc", &[]));
+    let place = Place::among_others();
     // A call that no program here makes: only the filter's presence matters.
     let filtered = |command: &Command| {
         let mut under = Command::new(&filter);
@@ -318,8 +305,7 @@ fn a_missing_policy_is_an_error_and_a_valid_one_shows_its_effect() {
 
 #[test]
 fn a_mistake_in_a_policy_is_located_and_the_old_policy_stays() {
-    let _host = among_others();
-    let place = Place::new();
+    let place = Place::among_others();
     let (daemon, file) = daemon(&place, &rule("/nonexistent/a", "never"));
     daemon.pid().signal(libc::SIGHUP);
     wait_until("the policy to be read again", || {
@@ -345,11 +331,8 @@ fn a_mistake_in_a_policy_is_located_and_the_old_policy_stays() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_daemon_in_its_own_pid_namespace_searches_for_processes_itself() {
-    let (Some(()), Some(_), Some(torture)) = (needs_root(), tool("unshare"), program("torture")) else {
-        return;
-    };
-    let _host = among_others();
-    let place = Place::new();
+    let ((), _, torture) = needed!(needs_root(), tool("unshare"), program("torture"));
+    let place = Place::among_others();
     let copied = place.0.path().join("tortured");
     install(&torture, &copied, 0o755);
     let file = place.0.path().join("policy.toml");

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::policy::rule;
-use super::{Place, among_others, page_of, pidfd};
+use super::{Place, page_of, pidfd};
 use crate::common::{Pid, Running, finish, install, needs_root, start, tool, wait_until};
 use fastpath_protocol::Client;
 
@@ -24,7 +24,7 @@ struct Host {
 
 impl Host {
     fn new() -> Host {
-        let place = Place::new();
+        let place = Place::among_others();
         let path = place.0.path().join("journal");
         std::fs::create_dir(&path).expect("a directory");
         let journal = UnixDatagram::bind(path.join("socket")).expect("a socket");
@@ -179,9 +179,7 @@ fn sleeper(host: &Host, name: &str) -> (Running, std::path::PathBuf) {
 
 #[test]
 fn what_commands_do_to_a_process_is_on_record_with_every_field_and_the_terminal_stays_silent() {
-    let (Some(()), Some(_)) = (needs_root(), tool("unshare")) else {
-        return;
-    };
+    needed!(needs_root(), tool("unshare"));
     let host = Host::new();
     let (running, program) = sleeper(&host, "recorded");
     let pid = running.pid();
@@ -217,9 +215,7 @@ fn what_commands_do_to_a_process_is_on_record_with_every_field_and_the_terminal_
 
 #[test]
 fn a_program_that_run_starts_and_the_programs_of_its_tree_are_on_record() {
-    let (Some(()), Some(_)) = (needs_root(), tool("unshare")) else {
-        return;
-    };
+    needed!(needs_root(), tool("unshare"));
     let host = Host::new();
     let shell = host.place.0.path().join("recorded-sh");
     install("/bin/sh", &shell, 0o755);
@@ -259,10 +255,7 @@ fn a_program_that_run_starts_and_the_programs_of_its_tree_are_on_record() {
 
 #[test]
 fn what_a_daemon_grants_attaches_and_refuses_is_on_record_and_counted() {
-    let (Some(()), Some(_)) = (needs_root(), tool("unshare")) else {
-        return;
-    };
-    let _host = among_others();
+    needed!(needs_root(), tool("unshare"));
     let host = Host::new();
     let [by_rule, never, granted] = ["by-a-rule", "never", "granted"].map(|name| sleeper(&host, name));
     let rules =
@@ -325,10 +318,7 @@ fn what_a_daemon_grants_attaches_and_refuses_is_on_record_and_counted() {
 
 #[test]
 fn a_policy_that_requires_a_record_lets_nothing_be_changed_without_a_journal() {
-    let (Some(()), Some(_)) = (needs_root(), tool("unshare")) else {
-        return;
-    };
-    let _host = among_others();
+    needed!(needs_root(), tool("unshare"));
     let host = Host::new();
     let (running, program) = sleeper(&host, "unrecorded");
     let pid = running.pid();

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use super::Place;
 use super::policy::{daemon, rule};
-use super::{Place, among_others};
 use crate::common::{Pid, finish, helper_program, install, needs_root, start, wait_until};
 
 /// Installs a copy of `raw-clock`, which makes system calls for time, under a name of its own: other tests run the same
@@ -46,12 +46,9 @@ fn wait_until_attached(place: &Place, pid: Pid, rule: usize) {
 
 #[test]
 fn a_rule_with_rescue_redirects_a_programs_own_calls() {
-    let Some(()) = needs_root() else { return };
-    let _host = among_others();
-    let place = Place::new();
-    let (Some(plain), Some(rescued)) = (raw_clock(&place, "plain"), raw_clock(&place, "rescued")) else {
-        return;
-    };
+    needed!(needs_root());
+    let place = Place::among_others();
+    let (plain, rescued) = needed!(raw_clock(&place, "plain"), raw_clock(&place, "rescued"));
     let (plain_rule, rescue_rule) = (rule(&plain, "attach"), rule(&rescued, "attach"));
     let (_daemon, _) = daemon(&place, &format!("{plain_rule}{rescue_rule}rescue = true\n"));
     for (number, program) in [&plain, &rescued].into_iter().enumerate() {
@@ -65,12 +62,9 @@ fn a_rule_with_rescue_redirects_a_programs_own_calls() {
 
 #[test]
 fn a_rule_with_children_and_rescue_rescues_the_programs_that_are_executed() {
-    let Some(()) = needs_root() else { return };
-    let _host = among_others();
-    let place = Place::new();
-    let Some(program) = raw_clock(&place, "executed") else {
-        return;
-    };
+    needed!(needs_root());
+    let place = Place::among_others();
+    let program = needed!(raw_clock(&place, "executed"));
     let shell = install("/bin/sh", place.0.path().join("shell"), 0o755);
     for (keys, is_rescued) in [("", false), ("rescue = true\n", true)] {
         let (_daemon, _) = daemon(&place, &format!("{}children = true\n{keys}", rule(&shell, "attach")));
@@ -93,12 +87,9 @@ fn a_rule_with_children_and_rescue_rescues_the_programs_that_are_executed() {
 
 #[test]
 fn a_rule_that_begins_to_rescue_does_so_for_new_processes() {
-    let Some(()) = needs_root() else { return };
-    let _host = among_others();
-    let place = Place::new();
-    let Some(program) = raw_clock(&place, "ruled") else {
-        return;
-    };
+    needed!(needs_root());
+    let place = Place::among_others();
+    let program = needed!(raw_clock(&place, "ruled"));
     let plain = rule(&program, "attach");
     let (daemon, file) = daemon(&place, &plain);
     let first = start(Command::new(&program));
@@ -117,12 +108,9 @@ fn a_rule_that_begins_to_rescue_does_so_for_new_processes() {
 
 #[test]
 fn a_program_that_a_rule_rescues_sees_no_difference() {
-    let Some(()) = needs_root() else { return };
-    let _host = among_others();
-    let place = Place::new();
-    let Some(program) = copy_of("raw-calls", &place, "compared") else {
-        return;
-    };
+    needed!(needs_root());
+    let place = Place::among_others();
+    let program = needed!(copy_of("raw-calls", &place, "compared"));
     let (daemon, _) = daemon(&place, &format!("{}rescue = true\n", rule(&program, "attach")));
     let running = start(Command::new(&program));
     wait_until_attached(&place, running.pid(), 1);

@@ -3,16 +3,13 @@
 use std::process::Command;
 
 use super::policy::{daemon, rule};
-use super::{Place, among_others, page_of};
+use super::{Place, page_of};
 use crate::common::{finish, install, needs_root, program, start, wait_until};
 
 #[test]
 fn it_shows_the_daemons_state_and_the_rule_that_attached_a_process() {
-    let (Some(()), Some(torture)) = (needs_root(), program("torture")) else {
-        return;
-    };
-    let _host = among_others();
-    let place = Place::new();
+    let ((), torture) = needed!(needs_root(), program("torture"));
+    let place = Place::among_others();
     let copied = place.0.path().join("by-a-rule");
     install(&torture, &copied, 0o755);
     let rules = [("/nonexistent/a", "never"), (copied.to_str().expect("UTF-8"), "attach")];

@@ -9,18 +9,15 @@ use fastpath_page::layout::{ABI, Header};
 use fastpath_protocol::{Answer, Operation, Request, VERSION};
 
 use super::attacks::{client, wait_until_says, wanted};
-use super::{Place, alone, page_of};
+use super::{Place, page_of};
 use crate::attach::{attach, detach, status};
 use crate::common::{finish, needs_root, start, torture, wait_until};
 
 /// As a page of a later version is to this one, and this version's page to an earlier one.
 #[test]
 fn a_page_of_another_layout_stays_as_it_is_until_its_process_is_attached_again() {
-    let (Some(torture), Some(())) = (torture::endless("2"), needs_root()) else {
-        return;
-    };
-    let _host = alone();
-    let place = Place::new();
+    let (torture, ()) = needed!(torture::endless("2"), needs_root());
+    let place = Place::alone();
     let daemon = place.daemon();
     let running = torture::start_endless(&torture);
     let pid = running.pid().0.to_string();
@@ -65,9 +62,7 @@ fn a_page_of_another_layout_stays_as_it_is_until_its_process_is_attached_again()
 
 #[test]
 fn a_process_that_another_version_attached_is_not_detached_and_stays_served() {
-    let (Some(torture), Some(())) = (torture::endless("2"), needs_root()) else {
-        return;
-    };
+    let (torture, ()) = needed!(torture::endless("2"), needs_root());
     let running = torture::start_endless(&torture);
     torture::go_on(&running);
     attach(running.pid()).expect_success();
@@ -117,7 +112,7 @@ while True:
 
 #[test]
 fn where_the_daemon_has_another_protocol_run_and_attach_have_a_publisher_of_their_own() {
-    let Some(()) = wanted() else { return };
+    needed!(wanted());
     let mut request = Request::new(Operation::Page);
     request.version = VERSION + 1;
     let refusal = Request::parse(&request.bytes()).expect_err("a refusal");

@@ -46,9 +46,7 @@ fn under_a_filter_that_allows_it_a_program_is_served() {
 
 #[test]
 fn the_trial_leaves_nothing_behind() {
-    let (Some(filter), Some(state)) = (helper_program("filter", "cc", &[]), program("state")) else {
-        return;
-    };
+    let (filter, state) = needed!(helper_program("filter", "cc", &[]), program("state"));
     let server = Server::start();
     let (never, preload) = (NEVER_MADE.to_string(), format!("LD_PRELOAD={}", library()));
     let under = |more: &[&str]| {
@@ -110,9 +108,7 @@ fn a_filter_that_kills_for_a_call_kills_no_program() {
 
 #[test]
 fn a_filter_that_only_the_program_has_is_not_tried() {
-    let Some(filter) = helper_program("filter", "cc", &[]) else {
-        return;
-    };
+    let filter = needed!(helper_program("filter", "cc", &[]));
     let server = Server::start();
     let preload = format!("LD_PRELOAD={}", library());
     for number in CALLS {
@@ -131,9 +127,7 @@ fn a_filter_that_only_the_program_has_is_not_tried() {
 
 #[test]
 fn the_first_process_of_a_container_is_served_under_the_containers_filter() {
-    let (Some(()), Some(_), Some(filter)) = (needs_root(), tool("unshare"), helper_program("filter", "cc", &[])) else {
-        return;
-    };
+    let ((), _, filter) = needed!(needs_root(), tool("unshare"), helper_program("filter", "cc", &[]));
     let server = Server::start();
     let preload = format!("LD_PRELOAD={}", library());
     for (number, said) in [
@@ -155,9 +149,7 @@ fn the_first_process_of_a_container_is_served_under_the_containers_filter() {
 
 #[test]
 fn a_program_that_is_served_can_confine_itself() {
-    let Some(filter) = helper_program("filter", "cc", &[]) else {
-        return;
-    };
+    let filter = needed!(helper_program("filter", "cc", &[]));
     let server = Server::start();
     let outcome = finish(verbose(&server, &[&filter, "strict", "100000"])).expect_success();
     assert_eq!((outcome.out.as_str(), outcome.err.as_str()), ("alive\n", SERVED));
@@ -184,7 +176,7 @@ fn limited(mut command: Command, resource: libc::__rlimit_resource_t, value: u64
 
 #[test]
 fn a_program_starts_with_few_descriptors() {
-    let Some(state) = program("state") else { return };
+    let state = needed!(program("state"));
     let server = Server::start();
     // The loader itself takes a fourth.
     for limit in 4..9 {
@@ -198,7 +190,7 @@ fn a_program_starts_with_few_descriptors() {
 
 #[test]
 fn a_program_starts_with_little_memory() {
-    let Some(clock) = program("clock-musl") else { return };
+    let clock = needed!(program("clock-musl"));
     let server = Server::start();
     // Memory that the library itself takes, and the room that it tries to reserve.
     const ADDED: u64 = 256 << 10;

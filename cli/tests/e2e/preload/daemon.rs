@@ -49,7 +49,7 @@ impl Daemon {
 
 #[test]
 fn a_program_is_served_with_correct_clocks() {
-    let Some(torture) = program("torture") else { return };
+    let torture = needed!(program("torture"));
     let daemon = Daemon::start();
     let outcome = finish(daemon.verbose(&[&torture, "-s", "2", "-t", "2"])).expect_success();
     assert!(
@@ -152,9 +152,7 @@ fn the_variable_names_clocks_as_the_option_does() {
 
 #[test]
 fn programs_in_other_namespaces_read_their_own_clocks() {
-    let (Some(()), Some(_), Some(torture)) = (needs_root(), tool("unshare"), program("torture")) else {
-        return;
-    };
+    let ((), _, torture) = needed!(needs_root(), tool("unshare"), program("torture"));
     let daemon = Daemon::start();
     let preload = format!("LD_PRELOAD={}", super::library());
     let kinds: [&[&str]; 3] = [
@@ -181,7 +179,7 @@ fn programs_in_other_namespaces_read_their_own_clocks() {
 
 #[test]
 fn a_process_under_the_library_can_be_detached_and_attached_again() {
-    let Some(clock) = program("clock-glibc") else { return };
+    let clock = needed!(program("clock-glibc"));
     let daemon = Daemon::start();
     // The program would end at a step back.
     let running = start(daemon.verbose(&[&clock, "2000000000", "MONOTONIC"]));
@@ -201,7 +199,7 @@ fn a_process_under_the_library_can_be_detached_and_attached_again() {
 
 #[test]
 fn programs_run_and_start_after_the_daemon_was_killed() {
-    let Some(torture) = torture::endless("2") else { return };
+    let torture = needed!(torture::endless("2"));
     let daemon = Daemon::start();
     let running = start(daemon.verbose(&torture));
     wait_until("its start", || running.pid().is_served());

@@ -11,7 +11,7 @@ use crate::common::{finish, program, start, tool, torture, wait_until};
 const ENDLESS: &str = "2000000000";
 
 fn reads_clocks_by_the_page(name: &str) {
-    let Some(path) = program(name) else { return };
+    let path = needed!(program(name));
     let server = Server::start();
     let running = start(preloaded(&server, &[&path, ENDLESS, "MONOTONIC"]));
     let begun = Duration::from_millis(300);
@@ -36,9 +36,7 @@ fn a_program_on_musl_reads_clocks_without_system_calls() {
 #[test]
 fn callers_of_reads_are_found_from_each_instruction() {
     use crate::call_frames::{FLAGS, have_call_frames};
-    let Some(program) = crate::common::helper_program("call-frames", "cc", FLAGS) else {
-        return;
-    };
+    let program = needed!(crate::common::helper_program("call-frames", "cc", FLAGS));
     let server = Server::start();
     wait_until("reads with call frames", || {
         have_call_frames(&finish(preloaded(&server, &[&program])).expect_success().out)
@@ -47,9 +45,7 @@ fn callers_of_reads_are_found_from_each_instruction() {
 
 #[test]
 fn clocks_are_right_where_a_program_moved_its_vdso() {
-    let Some(program) = crate::common::helper_program("moved-vdso", "cc", &[]) else {
-        return;
-    };
+    let program = needed!(crate::common::helper_program("moved-vdso", "cc", &[]));
     let server = Server::start();
     for mode in ["moved", "restored"] {
         let outcome = finish(verbose(&server, &[&program, mode])).expect_success();
@@ -63,9 +59,7 @@ fn clocks_are_right_where_a_program_moved_its_vdso() {
 /// If the page does not answer, the program uses the kernel's own code, which was copied behind the image.
 #[test]
 fn a_program_whose_page_has_no_publisher_reads_by_the_kernel() {
-    let (Some(torture), Some(clock)) = (torture::endless("2"), program("clock-glibc")) else {
-        return;
-    };
+    let (torture, clock) = needed!(torture::endless("2"), program("clock-glibc"));
     let server = Server::start();
     let orphan = start(preloaded(&server, &torture));
     wait_until("its start", || orphan.pid().is_served());
@@ -85,7 +79,7 @@ fn a_program_whose_page_has_no_publisher_reads_by_the_kernel() {
 
 #[test]
 fn a_programs_surroundings_are_the_same_as_without_the_library() {
-    let Some(state) = program("state") else { return };
+    let state = needed!(program("state"));
     let server = Server::start();
     let bare = finish(Command::new(&state)).expect_success();
     let served = finish(verbose(&server, &[&state])).expect_success();
@@ -127,7 +121,7 @@ fn descendants_are_served_too() {
 
 #[test]
 fn a_forked_process_continues_to_read_correct_clocks() {
-    let Some(children) = program("children") else { return };
+    let children = needed!(program("children"));
     let server = Server::start();
     let outcome = finish(preloaded(&server, &[&children, "20000"])).expect_success();
     assert!(outcome.out.contains("fork ok"), "{outcome:#?}");
@@ -269,8 +263,8 @@ fn kernels_seconds() -> i64 {
 #[cfg(target_arch = "x86_64")]
 fn a_process_that_enters_a_time_namespace_sees_its_clocks() {
     use crate::attach::namespaces::{ENTERED, entering, setting, unsharing};
-    let Some(python) = tool("python3") else { return };
-    let Some((_sleeper, setns)) = setting() else { return };
+    let python = needed!(tool("python3"));
+    let (_sleeper, setns) = needed!(setting());
     let server = Server::start();
     for how in [&unsharing("libc.unshare(0x80)"), &setns] {
         let outcome = finish(verbose(&server, &[python, "-I", "-c", &entering(how), "/"])).expect_success();

@@ -12,7 +12,7 @@ const PAGES: &str = "grep -c memfd:fastpath-page /proc/self/maps; true";
 
 #[test]
 fn without_a_daemon_a_program_is_unchanged() {
-    let Some(state) = program("state") else { return };
+    let state = needed!(program("state"));
     let bare = finish(Command::new(&state)).expect_success();
     let silent = finish(preloaded_at("/nowhere/socket".as_ref(), &[&state])).expect_success();
     assert_eq!((inherited(&bare), ""), (inherited(&silent), silent.err.as_str()));
@@ -77,9 +77,7 @@ fn a_program_of_run_is_left_alone() {
 
 #[test]
 fn setuid_programs_are_left_alone() {
-    let (Some(()), Some(_), Some(setuid)) = (needs_root(), tool("setpriv"), program("setuid")) else {
-        return;
-    };
+    let ((), _, setuid) = needed!(needs_root(), tool("setpriv"), program("setuid"));
     let directory = tempfile::tempdir().expect("a directory");
     permit(directory.path(), 0o755);
     let place = |name: &str, from: &str, mode| install(from, directory.path().join(name), mode);
@@ -157,9 +155,7 @@ fn by(server: &Server, by: &[&str], command: &[&str]) -> Command {
 
 #[test]
 fn a_process_that_may_make_no_code_is_left_alone() {
-    let Some(deny) = helper_program("no-new-code", "cc", &[]) else {
-        return;
-    };
+    let deny = needed!(helper_program("no-new-code", "cc", &[]));
     let server = Server::start();
     let run = || by(&server, &[&deny], &["true"]);
     if finish(run()).status.code() == Some(125) {
@@ -171,9 +167,7 @@ fn a_process_that_may_make_no_code_is_left_alone() {
 #[test]
 fn a_process_that_may_not_read_the_counter_is_left_alone() {
     // On musl: glibc's loader reads the counter itself, and the process dies with and without the library.
-    let Some(forbid) = helper_program("forbid-counter", "musl-gcc", &[]) else {
-        return;
-    };
+    let forbid = needed!(helper_program("forbid-counter", "musl-gcc", &[]));
     let server = Server::start();
     let outcome = finish(verbose(&server, &[&forbid, &forbid])).expect_success();
     let why = "libfastpath-preload: not served: this process may not read the counter (PR_SET_TSC)\n";
@@ -185,9 +179,7 @@ fn a_process_that_may_not_read_the_counter_is_left_alone() {
 
 #[test]
 fn a_process_without_a_vdso_is_left_alone_and_its_errno_too() {
-    let Some(errno) = helper_program("first-errno", "cc", &[]) else {
-        return;
-    };
+    let errno = needed!(helper_program("first-errno", "cc", &[]));
     let server = Server::start();
     let without = [env!("CARGO_BIN_EXE_fastpath"), "run", "--without-vdso", "--"];
     let outcome = finish(by(&server, &without, &[&errno])).expect_success();
@@ -210,9 +202,7 @@ fn it_cannot_be_loaded_late() {
 
 #[test]
 fn without_proc_it_does_nothing() {
-    let (Some(()), Some(_)) = (needs_root(), tool("unshare")) else {
-        return;
-    };
+    needed!(needs_root(), tool("unshare"));
     let server = Server::start();
     let hide = [
         "unshare",
@@ -232,7 +222,7 @@ fn without_proc_it_does_nothing() {
 
 #[test]
 fn descriptors_that_are_closed_stay_closed() {
-    let Some(state) = program("state") else { return };
+    let state = needed!(program("state"));
     let server = Server::start();
     let file = tempfile::NamedTempFile::new().expect("a file");
     let lists = |mut command: Command| {
