@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* counter-forbidden: forbids itself to read the counter, reads clocks, executes itself again, and prints `alive`.
  * counter-forbidden wait: prints `waiting` instead, and waits.
+ * counter-forbidden exec PROGRAM: executes it instead, at once.
  * counter-forbidden unseen: forbids it by an instruction that no hook sees, executes itself, and prints whether the new
  * program is `served` or `untouched`. x86-64 only. */
 #include <stdio.h>
@@ -52,13 +53,17 @@ int main(int argc, char **argv) {
 		print_whether_served();
 		return 0;
 	}
-	if (argc > 1 && strcmp(argv[1], "wait")) {
+	if (argc == 2 && strcmp(argv[1], "wait")) {
 		puts("alive");
 		return 0;
 	}
 	if (prctl(PR_SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0)) {
 		perror("PR_SET_TSC");
 		return 125;
+	}
+	if (argc > 2) {
+		execl(argv[2], argv[2], "again", NULL);
+		return 126;
 	}
 	if (argc > 1) {
 		write(1, "waiting\n", 8);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* dispatching: makes calls that its own handler answers (prctl(2), PR_SET_SYSCALL_USER_DISPATCH), all the time. It ends
- * at an answer that is not the handler's. */
+ * at an answer that is not the handler's, and at a call that it has not made. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,11 @@ static void handle(int signal, siginfo_t *info, void *context) {
 
 	(void)signal;
 	selector = ALLOW;
-	interrupted->uc_mcontext.gregs[REG_RAX] = info->si_syscall == CALL ? ANSWER : -1;
+	if (info->si_syscall != CALL) {
+		puts("a call that it has not made");
+		exit(1);
+	}
+	interrupted->uc_mcontext.gregs[REG_RAX] = ANSWER;
 }
 
 int main(void) {

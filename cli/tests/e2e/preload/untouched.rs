@@ -167,9 +167,9 @@ fn a_process_that_may_make_no_code_is_left_alone() {
 #[test]
 fn a_process_that_may_not_read_the_counter_is_left_alone() {
     // On musl: glibc's loader reads the counter itself, and the process dies with and without the library.
-    let forbid = needed!(helper_program("forbid-counter", "musl-gcc", &[]));
+    let forbid = needed!(helper_program("counter-forbidden", "musl-gcc", &[]));
     let server = Server::start();
-    let outcome = finish(verbose(&server, &[&forbid, &forbid])).expect_success();
+    let outcome = finish(verbose(&server, &[&forbid, "exec", &forbid])).expect_success();
     let why = "libfastpath-preload: not served: this process may not read the counter (PR_SET_TSC)\n";
     assert_eq!(
         (outcome.out.as_str(), outcome.err),
