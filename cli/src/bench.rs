@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use comfy_table::{Cell, CellAlignment};
 use fastpath_measure::bench::{self, Bench};
-use fastpath_measure::{Accuracy, Clock, Limit, Monotonicity, Reference, Spread, Summary, accuracy, monotonicity};
+use fastpath_measure::{Accuracy, Clock, CostSummary, Limit, Monotonicity, Reference, Spread, accuracy, monotonicity};
 use serde::Serialize;
 
 use crate::args;
@@ -97,7 +97,7 @@ fn text(report: &BenchReport) -> String {
         "gain",
     ]);
     for row in &bench.rows {
-        let cost = |summary: &Option<Summary>| right(nanoseconds(summary.as_ref().map(|s| s.median)));
+        let cost = |summary: &Option<CostSummary>| right(nanoseconds(summary.as_ref().map(|s| s.median)));
         let ratio =
             |spread: &Option<Spread>| right(spread.as_ref().map_or("-".into(), |s| format!("{:.2}x", s.median)));
         table.add_row(vec![
@@ -133,7 +133,7 @@ fn text(report: &BenchReport) -> String {
 }
 
 /// Returns the paths of a row, each with its name.
-fn paths(row: &bench::Row) -> [(&'static str, &Option<Summary>); 4] {
+fn paths(row: &bench::Row) -> [(&'static str, &Option<CostSummary>); 4] {
     [
         ("counter", &row.counter_ns),
         ("ours", &row.ours_ns),
@@ -155,7 +155,7 @@ fn spread_text(bench: &Bench) -> String {
     );
     let each = bench.rows.iter().flat_map(|row| {
         let outliers =
-            move |(path, summary): (_, &Option<Summary>)| summary.map(|summary| (row, path, summary.outliers));
+            move |(path, summary): (_, &Option<CostSummary>)| summary.map(|summary| (row, path, summary.outliers));
         paths(row).into_iter().filter_map(outliers)
     });
     let (measured, outliers) = each
@@ -179,7 +179,7 @@ fn spread_text(bench: &Bench) -> String {
 }
 
 /// Returns `18.2 ± 0.3`, and below it `17.9..21.0`.
-fn spread(summary: &Summary) -> String {
+fn spread(summary: &CostSummary) -> String {
     let short = |ns: f64| {
         if ns < 99.95 {
             format!("{ns:.1}")
@@ -261,7 +261,7 @@ mod tests {
             ..bench::BenchOptions::default()
         };
         let mut bench = bench::run(None, &options, &mut |_, _| {});
-        let summary = Summary {
+        let summary = CostSummary {
             p5: 158.0,
             median: 160.0,
             p95: 170.0,
@@ -287,8 +287,8 @@ mod tests {
         assert_eq!(text.matches("2163 ± 1235").count(), 4 * rows, "{text}");
         assert_eq!(text.matches("99.9..123457").count(), 4 * rows, "{text}");
         assert!(!text.contains("Outliers"), "{text}");
-        bench.rows[1].syscall_ns = Some(Summary { outliers: 3, ..summary });
-        bench.rows[0].ours_ns = Some(Summary { outliers: 1, ..summary });
+        bench.rows[1].syscall_ns = Some(CostSummary { outliers: 3, ..summary });
+        bench.rows[0].ours_ns = Some(CostSummary { outliers: 1, ..summary });
         let text = spread_text(&bench);
         let note = format!(
             "Outliers: 4 of {} rounds; most of them, 3 of 5, of MONOTONIC by syscall.",

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use fastpath_measure::guard::{Baseline, GuardOptions, GuardReport, Outcome};
+use fastpath_measure::guard::{Baseline, GuardOptions, GuardOutcome, GuardReport};
 use fastpath_measure::{Clock, Clocks};
 use fastpath_page::ClockSet;
 
@@ -35,7 +35,7 @@ pub fn run(options: &args::Guard) -> i32 {
     if let Some(path) = options
         .write_baseline
         .as_deref()
-        .filter(|_| report.outcome == Outcome::Ok)
+        .filter(|_| report.outcome == GuardOutcome::Ok)
     {
         if let Err(why) = write(path, &report) {
             note(why);
@@ -52,9 +52,9 @@ pub fn run(options: &args::Guard) -> i32 {
         output::print(line(&report))
     };
     match (written, report.outcome) {
-        (0, Outcome::Ok) => 0,
-        (0, Outcome::Broken) => exit::FOUND,
-        (0, Outcome::Unknown) => exit::CANNOT_TELL,
+        (0, GuardOutcome::Ok) => 0,
+        (0, GuardOutcome::Broken) => exit::FOUND,
+        (0, GuardOutcome::Unknown) => exit::CANNOT_TELL,
         (written, _) => written,
     }
 }
@@ -70,9 +70,9 @@ fn clocks(clocks: Clocks) -> Vec<Clock> {
 
 fn line(report: &GuardReport) -> String {
     let (word, paint) = match report.outcome {
-        Outcome::Ok => ("ok", Paint::Good),
-        Outcome::Broken => ("broken", Paint::Bad),
-        Outcome::Unknown => ("unknown", Paint::Doubtful),
+        GuardOutcome::Ok => ("ok", Paint::Good),
+        GuardOutcome::Broken => ("broken", Paint::Bad),
+        GuardOutcome::Unknown => ("unknown", Paint::Doubtful),
     };
     let plain = output::fitted(&format!("{word}: {}", fastpath_os::printable(&report.summary)));
     plain.replacen(word, &output::painted(word, paint), 1)

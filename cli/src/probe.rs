@@ -1,7 +1,7 @@
 //! `fastpath probe`: the path that every clock takes here.
 
 use comfy_table::{Cell, CellAlignment};
-use fastpath_measure::{CallVerdict, Clock, Measured, Mode, Path, Probe};
+use fastpath_measure::{CallVerdict, Clock, MeasuredCall, Mode, Path, Probe};
 use fastpath_publish::evidence::{self, Distrust, Trust};
 
 use crate::args;
@@ -69,7 +69,7 @@ fn hint(slow: &[&str], is_fastpath: bool, promise: Result<(), Distrust>) -> Stri
     }
 }
 
-fn row(name: &str, measured: &Measured) -> Vec<Cell> {
+fn row(name: &str, measured: &MeasuredCall) -> Vec<Cell> {
     let number = |value: Option<f64>| Cell::new(nanoseconds(value)).set_alignment(CellAlignment::Right);
     let verdict = match (measured.verdict, &measured.why) {
         (verdict, None) => word(&verdict),

@@ -7,7 +7,7 @@ use std::io::Write;
 use comfy_table::{Cell, CellAlignment, Table};
 use fastpath_os::printable;
 use fastpath_tools::trace::{
-    Caller, End, Method, NOT_EXECUTABLE, NOT_FOUND, Observer, Row, TraceOptions, TraceReport, Whom,
+    Caller, CommandEnd, Method, NOT_EXECUTABLE, NOT_FOUND, Observer, TraceOptions, TraceReport, TraceRow, Whom,
 };
 
 use crate::args;
@@ -66,7 +66,7 @@ pub fn run(options: &args::Trace) -> i32 {
             return exit::without(process);
         }
     };
-    if let Some(End::NotStarted(error)) = &outcome.end {
+    if let Some(CommandEnd::NotStarted(error)) = &outcome.end {
         note(format_args!("{}: {error}", options.command[0].to_string_lossy()));
         let is_missing = error.kind() == std::io::ErrorKind::NotFound;
         return if is_missing { NOT_FOUND } else { NOT_EXECUTABLE };
@@ -92,9 +92,9 @@ pub fn run(options: &args::Trace) -> i32 {
     });
     match end {
         _ if written != 0 => written,
-        Some(End::Exited(status)) => status,
-        Some(End::Killed(signal)) => die_by(signal),
-        Some(End::NotStarted(_)) | None => 0,
+        Some(CommandEnd::Exited(status)) => status,
+        Some(CommandEnd::Killed(signal)) => die_by(signal),
+        Some(CommandEnd::NotStarted(_)) | None => 0,
     }
 }
 
@@ -208,8 +208,8 @@ fn lost(report: &TraceReport) -> String {
 }
 
 /// Merges rows of ended processes of the same program, unless functions are shown.
-fn merged(rows: &[Row]) -> Vec<(String, Row)> {
-    let mut merged: Vec<(String, Row)> = Vec::new();
+fn merged(rows: &[TraceRow]) -> Vec<(String, TraceRow)> {
+    let mut merged: Vec<(String, TraceRow)> = Vec::new();
     let mut ended: BTreeMap<_, (usize, u32)> = BTreeMap::new();
     for row in rows {
         if !row.has_ended || !row.callers.is_empty() {

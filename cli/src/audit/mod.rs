@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fastpath_os::printable;
-use fastpath_tools::audit::{AuditOptions, AuditReport, Call, Finding, Level, Means, Progress, sarif};
+use fastpath_tools::audit::{AuditFinding, AuditOptions, AuditReport, Call, Level, Means, Progress, sarif};
 use indicatif::HumanBytes;
 
 use crate::args::{self, FailOn};
@@ -91,7 +91,7 @@ fn text(report: &AuditReport) -> String {
     )
 }
 
-fn of_finding(finding: &Finding) -> String {
+fn of_finding(finding: &AuditFinding) -> String {
     let (word, paint) = match finding.level {
         Level::Error => ("error", Paint::Bad),
         Level::Warning => ("warning", Paint::Doubtful),

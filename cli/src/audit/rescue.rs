@@ -6,7 +6,7 @@ use std::time::Duration;
 use fastpath_code::rescue::Site;
 use fastpath_code::rescue::window::WindowKind;
 use fastpath_os::printable;
-use fastpath_tools::audit::{AuditOptions, By, Finding, Progress};
+use fastpath_tools::audit::{AuditFinding, AuditOptions, By, Progress};
 
 use crate::document;
 use crate::exit;
@@ -63,7 +63,7 @@ impl From<Site> for OneSite {
 }
 
 /// Returns the sentence that names `--rescue` as the remedy, if it is one.
-pub fn remedy(finding: &Finding) -> Option<String> {
+pub fn remedy(finding: &AuditFinding) -> Option<String> {
     let proven = finding.rescuable?;
     let commands = match finding.isa {
         "x86_64" => "`fastpath run --rescue` and `fastpath attach --rescue` redirect",

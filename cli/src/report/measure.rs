@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fastpath_doctor::DoctorOptions;
-use fastpath_measure::{CALLS_PER_SAMPLE, Clock, Functions, Kind, Probe, cost_samples};
+use fastpath_measure::{CALLS_PER_SAMPLE, Clock, ClockKind, Functions, Probe, cost_samples};
 use fastpath_report::Distribution;
 use fastpath_report::data::{self, ClockCosts, Costs, Host, Missing, Part, Trace};
 use fastpath_tools::trace::{Method, Observer, Whom};
@@ -74,7 +74,7 @@ fn as_data<M: Serialize, T: DeserializeOwned>(measured: &M) -> Result<T, String>
 /// paths.
 fn costs(probe: &Probe, ours: Option<Functions>) -> Costs {
     let can_be_fast = |report: &&fastpath_measure::ClockReport| {
-        report.clock.kind() != Kind::KernelOnly && report.measured.ns.is_some()
+        report.clock.kind() != ClockKind::KernelOnly && report.measured.ns.is_some()
     };
     let clocks: Vec<Clock> = probe
         .clocks

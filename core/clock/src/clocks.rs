@@ -1,7 +1,7 @@
 //! The clocks and their indices in an anchor.
 
 use fastpath_page::ClockSet;
-use fastpath_page::clock::{Latch, SERVED, base_index};
+use fastpath_page::clock::{ClockLatch, SERVED, base_index};
 use fastpath_page::layout::BASES;
 
 pub(crate) const REALTIME: usize = index(ClockSet::REALTIME);
@@ -17,7 +17,7 @@ pub(crate) const CLOCKS: [(usize, ClockSet); BASES] = {
     let mut at = 0;
     while at < SERVED.len() {
         let clock = SERVED[at];
-        if matches!(clock.latch, Latch::Hres) {
+        if matches!(clock.latch, ClockLatch::Hres) {
             clocks[clock.base] = (clock.base, ClockSet::of_id(clock.id));
         }
         at += 1;

@@ -3,7 +3,7 @@
 
 /// How a clock id is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ClockKind {
     /// From the counter: a vDSO can answer it, and so can fastpath.
     Counter,
     /// With the time of the last tick: a vDSO answers it without the counter.
@@ -17,12 +17,12 @@ pub enum Kind {
 pub struct Clock {
     pub(crate) id: i32,
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ClockKind,
 }
 
 /// A latch of a page: its clocks tick at one rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Latch {
+pub enum ClockLatch {
     /// The NTP-disciplined rate.
     Hres,
     /// The rate of MONOTONIC_RAW.
@@ -37,7 +37,7 @@ pub struct ServedClock {
     /// The name, without `CLOCK_`.
     pub name: &'static str,
     /// The latch that holds it.
-    pub latch: Latch,
+    pub latch: ClockLatch,
     /// Index in an anchor's bases.
     pub base: usize,
 }
@@ -47,17 +47,17 @@ macro_rules! clocks {
         impl Clock {
             $(
                 #[allow(missing_docs)]
-                pub const $name: Clock = Clock { id: $id, name: stringify!($name), kind: Kind::$kind };
+                pub const $name: Clock = Clock { id: $id, name: stringify!($name), kind: ClockKind::$kind };
             )*
             /// Every clock, in the order of the ids.
             pub const ALL: &'static [Clock] = &[$(Clock::$name),*];
             /// The clocks that fastpath can answer from the counter.
-            pub const SERVED: &'static [Clock] = &[$($(Clock::$name.served_in(Latch::$latch),)?)*];
+            pub const SERVED: &'static [Clock] = &[$($(Clock::$name.served_in(ClockLatch::$latch),)?)*];
         }
 
         /// The clocks that a page can answer, in the order of the ids.
         pub const SERVED: &[ServedClock] = &[$($(
-            ServedClock { id: $id, name: stringify!($name), latch: Latch::$latch, base: $base },
+            ServedClock { id: $id, name: stringify!($name), latch: ClockLatch::$latch, base: $base },
         )?)*];
 
         impl ClockSet {
@@ -88,7 +88,7 @@ clocks! {
 pub const BASES: usize = ClockSet::HRES.0.count_ones() as usize;
 
 impl Clock {
-    const fn served_in(self, _: Latch) -> Clock {
+    const fn served_in(self, _: ClockLatch) -> Clock {
         self
     }
 }
@@ -113,11 +113,11 @@ impl ClockSet {
     /// No clock at all.
     pub const NONE: ClockSet = ClockSet(0);
     /// The clocks of the `hres` latch: they tick at one NTP-disciplined rate.
-    pub const HRES: ClockSet = ClockSet::of_latch(Latch::Hres);
+    pub const HRES: ClockSet = ClockSet::of_latch(ClockLatch::Hres);
     /// Every clock that a page can answer.
-    pub const ALL: ClockSet = Self::HRES.union(ClockSet::of_latch(Latch::Raw));
+    pub const ALL: ClockSet = Self::HRES.union(ClockSet::of_latch(ClockLatch::Raw));
 
-    const fn of_latch(latch: Latch) -> ClockSet {
+    const fn of_latch(latch: ClockLatch) -> ClockSet {
         let (mut set, mut at) = (ClockSet::NONE, 0);
         while at < SERVED.len() {
             if SERVED[at].latch as u8 == latch as u8 {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use strsim::levenshtein;
 
 use crate::clock::ClockSet;
-pub use crate::clock::{Clock, Kind};
+pub use crate::clock::{Clock, ClockKind};
 
 impl Clock {
     /// The clocks that are read from the counter and cannot be set, so that a step back of one is always a fault.
@@ -25,7 +25,7 @@ impl Clock {
     }
 
     /// Returns how this clock is answered.
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> ClockKind {
         self.kind
     }
 

@@ -23,7 +23,7 @@ pub use grant::Grant;
 pub use layout::{PAGE_SIZE, Page};
 pub use reader::{PageError, Reader, ahead_ns, check};
 pub use reason::Reason;
-pub use writer::{Change, Init, PublishError, Stats, Watch, Withdrawal, Writer, publish_all, publish_changes};
+pub use writer::{Init, PageChange, PublishError, Stats, Watch, Withdrawal, Writer, publish_all, publish_changes};
 
 /// Name of a page's memfd.
 pub const MEMFD_NAME: &std::ffi::CStr = c"fastpath-page";

@@ -14,7 +14,7 @@ use nix::sys::time::TimeSpec;
 use crate::kernel_file::KernelFile;
 use crate::many::{Many, look};
 use crate::ntp::NtpWatch;
-use crate::patrol::{Patrol, Rhythm};
+use crate::patrol::{PatrolThread, Rhythm};
 use crate::settings::SettingsWatch;
 use crate::steps::StepWatch;
 
@@ -108,7 +108,7 @@ pub(crate) struct Keeper {
     clocksource: Option<KernelFile>,
     suspends: Option<KernelFile>,
     settings: Settings,
-    patrol: Option<Patrol>,
+    patrol: Option<PatrolThread>,
     trust: Trust,
     may_measure_offsets: bool,
     /// Where offsets are in force: how long the machine was suspended.
@@ -182,7 +182,7 @@ impl Keeper {
             self.may_measure_offsets = true;
         }
         self.asleep = Asleep::look();
-        self.patrol = Some(Patrol::start(
+        self.patrol = Some(PatrolThread::start(
             Rhythm::from_config(&self.config),
             self.may_measure_offsets,
         )?);
@@ -325,7 +325,7 @@ impl Keeper {
         {
             self.refresher.compared(&mut self.pages, &warp, counter::read);
         }
-        if let Some(measured) = self.patrol.as_ref().and_then(Patrol::take_offsets) {
+        if let Some(measured) = self.patrol.as_ref().and_then(PatrolThread::take_offsets) {
             self.refresher.withdraw(&mut self.pages, Reason::Warp, counter::read);
             offsets::put_in_force(measured);
             self.pages.store_offsets();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use fastpath_clock::{Bracket, VISIBLE_NS, is_behind};
 use fastpath_evidence::offsets;
 use fastpath_page::clock::base_index;
-use fastpath_page::{Anchor, Change, ClockSet, PublishError, Stats, Watch, Withdrawal, Writer, publish_changes};
+use fastpath_page::{Anchor, ClockSet, PageChange, PublishError, Stats, Watch, Withdrawal, Writer, publish_changes};
 
 use crate::SharedPage;
 use crate::host::{Pages, Reason, ThisHost, counter, init, sample};
@@ -138,7 +138,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    fn changes(&self) -> impl Iterator<Item = Change<'_>> + Clone {
+    fn changes(&self) -> impl Iterator<Item = PageChange<'_>> + Clone {
         let Row {
             writer,
             clocks,
@@ -146,9 +146,9 @@ impl Row<'_> {
             new,
             with_raw,
         } = self;
-        let hres = Change::hres(writer, *clocks, Some(&old.hres), &new.hres);
+        let hres = PageChange::hres(writer, *clocks, Some(&old.hres), &new.hres);
         let raw = (*with_raw && clocks.contains(ClockSet::MONOTONIC_RAW))
-            .then(|| Change::raw(writer, *clocks, Some(&old.raw), &new.raw));
+            .then(|| PageChange::raw(writer, *clocks, Some(&old.raw), &new.raw));
         std::iter::once(hres).chain(raw)
     }
 }
@@ -274,7 +274,7 @@ impl Pages for Many {
                     with_raw: raw.is_some() || !entry.follows,
                 };
                 let asks_kernel = !row.old.hres.may_answer_from(now);
-                let must_wait = |change: Change<'_>| {
+                let must_wait = |change: PageChange<'_>| {
                     change.is_below_floor() || (!entry.follows && begins_later && change.leaves_gap())
                 };
                 if row.changes().any(must_wait) || (asks_kernel && is_behind()) {

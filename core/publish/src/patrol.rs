@@ -40,7 +40,7 @@ impl Rhythm {
 
 /// The thread, which ends when this is dropped. Its descriptor becomes readable when the counters of two CPUs disagree:
 /// that cannot wait, and all else is taken at the next refresh.
-pub(crate) struct Patrol(Arc<Post>);
+pub(crate) struct PatrolThread(Arc<Post>);
 
 struct Post {
     found: Mutex<Option<Warp>>,
@@ -90,17 +90,17 @@ impl Post {
     }
 }
 
-impl Patrol {
+impl PatrolThread {
     /// Starts the thread. With `may_measure`, it measures offsets as well where counters turn out to differ that seemed to
     /// agree: bounds are wide at a start on a busy machine.
-    pub(crate) fn start(rhythm: Rhythm, may_measure: bool) -> io::Result<Patrol> {
+    pub(crate) fn start(rhythm: Rhythm, may_measure: bool) -> io::Result<PatrolThread> {
         let post = Arc::new(Post::new()?);
         let theirs = Arc::downgrade(&post);
         std::thread::Builder::new()
             .name("fastpath-patrol".into())
             .stack_size(128 << 10)
             .spawn(move || go(&theirs, rhythm, may_measure))?;
-        Ok(Patrol(post))
+        Ok(PatrolThread(post))
     }
 
     /// Returns the result of the last comparison, if it was not taken yet. `was_woken` says that the descriptor was
@@ -127,7 +127,7 @@ impl Patrol {
     }
 }
 
-impl AsFd for Patrol {
+impl AsFd for PatrolThread {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.wake.as_fd()
     }
@@ -184,7 +184,7 @@ mod tests {
             every: Duration::from_millis(1),
             rests: 0,
         };
-        let patrol = Patrol::start(rhythm, false).expect("a thread");
+        let patrol = PatrolThread::start(rhythm, false).expect("a thread");
         let begun = Instant::now();
         for _ in 0..3 {
             let warp = loop {
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_difference_wakes_the_publisher_and_is_not_replaced_before_it_is_taken() {
-        let patrol = Patrol(Arc::new(Post::new().expect("an eventfd")));
+        let patrol = PatrolThread(Arc::new(Post::new().expect("an eventfd")));
         let is_readable = || {
             let mut fds = [PollFd::new(patrol.as_fd(), PollFlags::POLLIN)];
             poll(&mut fds, 0_u16) == Ok(1)
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn offsets_that_were_measured_before_a_suspend_are_never_taken() {
-        let patrol = Patrol(Arc::new(Post::new().expect("an eventfd")));
+        let patrol = PatrolThread(Arc::new(Post::new().expect("an eventfd")));
         let offsets = || {
             Warp {
                 cpus: vec![0],

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use fastpath_os::bpf::asm::{Assembler, FP, R1, R2, R3, R4, Width};
-use fastpath_os::bpf::{Attached, Kind, Map, Ring, attach};
+use fastpath_os::bpf::{AttachedProgram, Map, MapKind, Ring, attach};
 
 use crate::ntp::is_allowed;
 
@@ -24,7 +24,7 @@ const RING_BYTES: u32 = 64 << 10;
 
 /// A descriptor that is readable when a process is about to change the clocks.
 pub(crate) struct SettingsWatch {
-    _program: Attached,
+    _program: AttachedProgram,
     ring: Ring,
     map: Map,
 }
@@ -58,7 +58,7 @@ impl SettingsWatch {
     }
 
     fn map() -> io::Result<Map> {
-        Map::new(Kind::Ring, 0, 0, RING_BYTES)
+        Map::new(MapKind::Ring, 0, 0, RING_BYTES)
     }
 
     /// Discards all records. The caller calls it when the watch is readable.

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use fastpath_code::rescue::Analysis;
 use fastpath_os::Mapping;
-use fastpath_tools::audit::{OnDisk, Rule};
+use fastpath_tools::audit::{AuditRule, OnDisk};
 
 use super::facts::{CounterReads, OwnCalls, Process};
 use super::root::Root;
@@ -62,7 +62,7 @@ fn of_file(
         return Ok((Vec::new(), None));
     };
     let reads = counter_reads::of_file(&judged, mapping, maps, is_program);
-    let counts = |rule: Rule| matches!(rule, Rule::OwnSystemCall | Rule::Vsyscall | Rule::Libc);
+    let counts = |rule: AuditRule| matches!(rule, AuditRule::OwnSystemCall | AuditRule::Vsyscall | AuditRule::Libc);
     let findings: Vec<_> = judged.findings.iter().filter(|found| counts(found.rule)).collect();
     let rescue = match findings.is_empty() {
         true => None,

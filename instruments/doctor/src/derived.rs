@@ -1,6 +1,6 @@
 //! What follows from several facts together.
 
-use super::facts::{Facts, HIDES_VDSO, HIDES_VDSO_32, Kernel, Process, Stated, VdsoKind};
+use super::facts::{Facts, HIDES_VDSO, HIDES_VDSO_32, KernelFacts, Process, Stated, VdsoKind};
 use fastpath_evidence::{Distrust, KernelsClock, Trust};
 use fastpath_measure::ClockRate;
 
@@ -63,7 +63,7 @@ impl Facts {
     }
 }
 
-impl Kernel {
+impl KernelFacts {
     /// Returns the parameter that sets the TSC's rate.
     pub(super) fn sets_rate(&self) -> Option<&str> {
         let mut parameters = self.parameters.iter().flatten().map(String::as_str);

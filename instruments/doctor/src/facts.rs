@@ -22,15 +22,15 @@ pub(crate) const NEVER_WRITES_CODE: &str = "proc_mem.force_override=never";
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Facts {
     /// The kernel and its parameters.
-    pub kernel: Kernel,
+    pub kernel: KernelFacts,
     /// The machine that the kernel runs on.
-    pub machine: Machine,
+    pub machine: MachineFacts,
     /// The kernel's clocksource.
     pub clocksource: Clocksource,
     /// The kernel's messages about clocks; nothing if its log could not be read.
     pub log: Option<KernelLog>,
     /// The CPU's counter.
-    pub counter: Counter,
+    pub counter: CounterFacts,
     /// Every clock id, with path and cost of a call here.
     pub clocks: Vec<ClockReport>,
     /// Rates of the kernel's clocks against the machine's other clocks, as far as these could be read.
@@ -81,7 +81,7 @@ impl Facts {
 
 /// The kernel.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Kernel {
+pub struct KernelFacts {
     /// `uname -r`.
     pub release: String,
     /// `uname -m`.
@@ -90,7 +90,7 @@ pub struct Kernel {
     pub parameters: Option<Vec<String>>,
 }
 
-impl Kernel {
+impl KernelFacts {
     /// Returns whether its command line has this parameter, which is one that affects clocks.
     pub(super) fn has_parameter(&self, wanted: &str) -> bool {
         self.parameters.iter().flatten().any(|parameter| parameter == wanted)
@@ -106,7 +106,7 @@ impl Kernel {
 
 /// The machine that the kernel runs on.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Machine {
+pub struct MachineFacts {
     /// The CPU's name.
     pub cpu: Option<String>,
     /// CPUs that this process may run on.
@@ -123,7 +123,7 @@ pub struct Machine {
     pub packages: usize,
 }
 
-impl Machine {
+impl MachineFacts {
     /// Returns whether its instructions are emulated: then code costs many times as much as a counter read.
     pub(crate) fn is_emulated(&self) -> bool {
         self.hypervisor.as_deref() == Some("QEMU (TCG)")
@@ -167,7 +167,7 @@ pub struct KernelLog {
 
 /// The CPU's counter, which a vDSO reads.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Counter {
+pub struct CounterFacts {
     /// The instructions of an ordered read.
     pub name: Cow<'static, str>,
     /// Cost of an ordered read.
@@ -182,12 +182,12 @@ pub struct Counter {
     /// Its rates as the CPU and the kernel state them.
     pub stated: Vec<Stated>,
     /// Its rate measured against one of the kernel's clocks.
-    pub measured: Option<Rate>,
+    pub measured: Option<MeasuredRate>,
     /// How much faster each CPU's counter is than that of the first; measured where they are apart.
     pub drifts: Vec<Drift>,
 }
 
-impl Counter {
+impl CounterFacts {
     /// Returns whether a time that a program makes of it is wrong, or may be: the CPUs' counters differ, or may change
     /// their rate.
     pub(crate) fn is_wrong_or_may_be(&self) -> bool {
@@ -249,7 +249,7 @@ pub struct Stated {
 
 /// A measured rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Rate {
+pub struct MeasuredRate {
     /// Counts per second of the kernel's clock.
     pub hz: f64,
     /// Largest error of the rate: half of the two brackets' widths over the time between them.

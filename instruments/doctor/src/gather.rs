@@ -1,6 +1,6 @@
 //! Gathers all facts, in an order that gives the rate's measurement a long base without waiting for it.
 
-use super::facts::{Counter, Facts, Kernel, KernelLog, Machine, Stated, StatedBy};
+use super::facts::{CounterFacts, Facts, KernelFacts, KernelLog, MachineFacts, Stated, StatedBy};
 use super::root::Root;
 use super::{arch, counter_reads, host, kernel_log, process, rate, sampling};
 use fastpath_evidence::{Drift, Evidence, Timeouts, Warp};
@@ -90,7 +90,7 @@ pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, Stri
     }
     let mut facts = Facts {
         machine: machine(root, &probe, cpuinfo.as_deref(), product, stand_in),
-        kernel: Kernel {
+        kernel: KernelFacts {
             release: probe.host.kernel.clone(),
             machine: probe.host.machine.clone(),
             parameters: host::parameters(root),
@@ -152,7 +152,7 @@ fn machine(
     cpuinfo: Option<&str>,
     product: Option<String>,
     stand_in: Option<&'static str>,
-) -> Machine {
+) -> MachineFacts {
     let hypervisor = || {
         probe
             .host
@@ -160,7 +160,7 @@ fn machine(
             .clone()
             .or_else(|| host::hypervisor(root, product.as_deref()))
     };
-    Machine {
+    MachineFacts {
         cpu: probe.host.cpu.clone(),
         cpus: probe.host.ncpu,
         // CPUID describes the machine of the kernel below.
@@ -205,7 +205,7 @@ fn cheapest_system_call(probe: &Probe) -> Option<f64> {
         .min_by(f64::total_cmp)
 }
 
-fn counter_facts(root: &Root, probe: &Probe, cpuinfo: Option<&str>, log: Option<&KernelLog>) -> Counter {
+fn counter_facts(root: &Root, probe: &Probe, cpuinfo: Option<&str>, log: Option<&KernelLog>) -> CounterFacts {
     let flags = cpuinfo.map(host::flags);
     let mut stated = if root.is_host() { arch::stated() } else { Vec::new() };
     let mut add = |source: &str, by, hz| {
@@ -233,7 +233,7 @@ fn counter_facts(root: &Root, probe: &Probe, cpuinfo: Option<&str>, log: Option<
         Evidence::at_first_sight()
     };
     let is_apart = evidence.warp.as_ref().and_then(Warp::furthest_apart).is_some();
-    Counter {
+    CounterFacts {
         drifts: if is_apart {
             Drift::measure(TIMEOUTS, DRIFT_BASE)
         } else {
@@ -245,7 +245,7 @@ fn counter_facts(root: &Root, probe: &Probe, cpuinfo: Option<&str>, log: Option<
         flags,
         flags_missing,
         stated,
-        ..Counter::default()
+        ..CounterFacts::default()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Measures the counter's rate against one of the kernel's clocks.
 
-use super::facts::Rate;
+use super::facts::MeasuredRate;
 use fastpath_evidence::cpus;
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
@@ -76,7 +76,7 @@ impl Start {
     }
 
     /// Returns the rate between that change and one now, on the same CPU.
-    pub(super) fn rate(&self) -> Option<Rate> {
+    pub(super) fn rate(&self) -> Option<MeasuredRate> {
         let end = Start::now_on(self.cpu)?;
         (end.cpu == self.cpu).then(|| rate_between(self, &end)).flatten()
     }
@@ -87,14 +87,14 @@ fn current_cpu() -> usize {
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or_default()
 }
 
-fn rate_between(start: &Start, end: &Start) -> Option<Rate> {
+fn rate_between(start: &Start, end: &Start) -> Option<MeasuredRate> {
     let ns = (end.ns - start.ns) as f64;
     let ticks = end.ticks.wrapping_sub(start.ticks) as i64 as f64;
     if ns <= 0.0 {
         return None;
     }
     let hz = ticks / ns * 1e9;
-    Some(Rate {
+    Some(MeasuredRate {
         hz: hz.round(),
         error_hz: ((start.width + end.width) as f64 / 2.0 / ns * 1e9).ceil(),
         against: "CLOCK_MONOTONIC_RAW".into(),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     /// Measures a clock that changes every `step_ns`, by a counter of 1 GHz that takes `read_ns` per read.
-    fn rate_of_clock(step_ns: u64, read_ns: u64) -> Option<Rate> {
+    fn rate_of_clock(step_ns: u64, read_ns: u64) -> Option<MeasuredRate> {
         let now = Cell::new(12_345_678_u64);
         let counter = || now.replace(now.get() + read_ns);
         let clock = || Some((now.get() / step_ns * step_ns) as i64);

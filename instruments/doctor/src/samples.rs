@@ -3,18 +3,18 @@
 use super::facts::*;
 use fastpath_evidence::counter::Features;
 use fastpath_evidence::{Evidence, Pair, Warp};
-use fastpath_measure::clocks::{Clock, Kind as ClockKind};
-use fastpath_measure::functions::Call;
+use fastpath_measure::clocks::{Clock, ClockKind};
+use fastpath_measure::functions::VdsoCall;
 use fastpath_measure::host::TimensOffset;
 use fastpath_measure::path::Path;
-use fastpath_measure::probe::{ClockReport, FunctionReport, Measured};
+use fastpath_measure::probe::{ClockReport, FunctionReport, MeasuredCall};
 use fastpath_measure::verdict::{CallVerdict, judge};
 use fastpath_measure::{ClockMonotonicity, Monotonicity, Steps};
 
 const COUNTER_NS: f64 = 18.0;
 
-fn measured(call: Call, path: Path, ns: f64, syscall_ns: f64) -> Measured {
-    Measured {
+fn measured(call: VdsoCall, path: Path, ns: f64, syscall_ns: f64) -> MeasuredCall {
+    MeasuredCall {
         path,
         ns: Some(ns),
         syscall_ns: Some(syscall_ns),
@@ -26,7 +26,7 @@ fn measured(call: Call, path: Path, ns: f64, syscall_ns: f64) -> Measured {
 /// Returns a host whose counter clocks take this path at this cost; COARSE and the others are as usual.
 fn clocks(path: Path, ns: f64, syscall_ns: f64) -> (Vec<ClockReport>, Vec<FunctionReport>) {
     let clock = |clock: &Clock| {
-        let call = Call::ClockGettime(*clock);
+        let call = VdsoCall::ClockGettime(*clock);
         let measured = match clock.kind() {
             ClockKind::Counter => measured(call, path, ns, syscall_ns),
             ClockKind::Coarse => measured(call, Path::Vdso, 5.0, 130.0),
@@ -38,15 +38,15 @@ fn clocks(path: Path, ns: f64, syscall_ns: f64) -> (Vec<ClockReport>, Vec<Functi
             measured,
         }
     };
-    let function = |call: Call, path, ns, syscall_ns| FunctionReport {
+    let function = |call: VdsoCall, path, ns, syscall_ns| FunctionReport {
         function: call.function().into(),
         measured: measured(call, path, ns, syscall_ns),
     };
     let functions = vec![
-        function(Call::Gettimeofday, path, ns, syscall_ns),
-        function(Call::Time, Path::Vdso, 3.0, 80.0),
-        function(Call::Getcpu, Path::Vdso, 4.0, 90.0),
-        function(Call::ClockGetres(Clock::MONOTONIC), Path::Vdso, 4.0, 110.0),
+        function(VdsoCall::Gettimeofday, path, ns, syscall_ns),
+        function(VdsoCall::Time, Path::Vdso, 3.0, 80.0),
+        function(VdsoCall::Getcpu, Path::Vdso, 4.0, 90.0),
+        function(VdsoCall::ClockGetres(Clock::MONOTONIC), Path::Vdso, 4.0, 110.0),
     ];
     (Clock::ALL.iter().map(clock).collect(), functions)
 }
@@ -76,22 +76,22 @@ pub(super) fn healthy() -> Facts {
     let (clocks, functions) = clocks(Path::Vdso, 21.0, 130.0);
     let counter = super::arch::COUNTER_CLOCKSOURCES[0];
     Facts {
-        kernel: Kernel {
+        kernel: KernelFacts {
             release: "6.12.9".to_owned(),
             machine: std::env::consts::ARCH.to_owned(),
             parameters: Some(Vec::new()),
         },
-        machine: Machine {
+        machine: MachineFacts {
             cpu: Some("a CPU".to_owned()),
             cpus: 4,
-            ..Machine::default()
+            ..MachineFacts::default()
         },
         clocksource: Clocksource {
             current: Some(counter.to_owned()),
             available: strings(&[counter, "hpet"]),
         },
         log: Some(log(&["clocksource: Switched to clocksource tsc"])),
-        counter: Counter {
+        counter: CounterFacts {
             name: "counter".into(),
             read_ns: Some(COUNTER_NS),
             evidence: Evidence {
@@ -106,7 +106,7 @@ pub(super) fn healthy() -> Facts {
             flags: Some(strings(super::arch::FLAGS)),
             measured: Some(rate(2_300_000_000.0)),
             stated: vec![stated(2_300_000_100.0)],
-            ..Counter::default()
+            ..CounterFacts::default()
         },
         clocks,
         rates: Vec::new(),
@@ -139,8 +139,8 @@ pub(super) fn log(lines: &[&str]) -> KernelLog {
     }
 }
 
-pub(super) fn rate(hz: f64) -> Rate {
-    Rate {
+pub(super) fn rate(hz: f64) -> MeasuredRate {
+    MeasuredRate {
         hz,
         error_hz: 1000.0,
         against: "CLOCK_MONOTONIC_RAW".into(),
@@ -205,7 +205,7 @@ pub(super) fn user_mode_linux() -> Facts {
     (facts.clocks, facts.functions) = clocks(Path::Syscall, 14_650.0, 14_640.0);
     for report in &mut facts.clocks {
         if report.clock.kind() == ClockKind::Coarse {
-            report.measured = measured(Call::ClockGettime(report.clock), Path::Syscall, 14_650.0, 14_640.0);
+            report.measured = measured(VdsoCall::ClockGettime(report.clock), Path::Syscall, 14_650.0, 14_640.0);
         }
     }
     facts.kernel.release = "6.1.176".to_owned();
@@ -242,14 +242,14 @@ pub(super) fn without_vdso() -> Facts {
     let (mut clocks, mut functions) = clocks(Path::Syscall, 140.0, 135.0);
     let measured_of_clocks = clocks
         .iter_mut()
-        .map(|report| (Call::ClockGettime(report.clock), &mut report.measured));
+        .map(|report| (VdsoCall::ClockGettime(report.clock), &mut report.measured));
     for (call, measured) in measured_of_clocks {
         if measured.path == Path::Vdso {
             *measured = self::measured(call, Path::Syscall, 130.0, 130.0);
         }
     }
     for report in &mut functions {
-        report.measured = self::measured(Call::Time, Path::Syscall, 90.0, 90.0);
+        report.measured = self::measured(VdsoCall::Time, Path::Syscall, 90.0, 90.0);
     }
     let mut facts = Facts {
         clocks,
@@ -295,10 +295,10 @@ pub(super) fn old_kernel() -> Facts {
     let mut facts = healthy();
     for report in &mut facts.clocks {
         if [Clock::BOOTTIME, Clock::TAI, Clock::MONOTONIC_RAW].contains(&report.clock) {
-            report.measured = measured(Call::ClockGettime(report.clock), Path::Syscall, 150.0, 148.0);
+            report.measured = measured(VdsoCall::ClockGettime(report.clock), Path::Syscall, 150.0, 148.0);
         }
     }
-    facts.functions[3].measured = measured(Call::ClockGetres(Clock::MONOTONIC), Path::Syscall, 110.0, 110.0);
+    facts.functions[3].measured = measured(VdsoCall::ClockGetres(Clock::MONOTONIC), Path::Syscall, 110.0, 110.0);
     facts.vdso.lacks = vec![("__vdso_clock_getres".into(), "5.3".into())];
     facts.kernel.release = "4.19.0".to_owned();
     facts
@@ -316,7 +316,7 @@ pub(super) fn aarch64() -> Facts {
         "__kernel_rt_sigreturn".into(),
     ];
     facts.vdso.lacks = vec![("__kernel_getrandom".into(), "6.12".into())];
-    facts.functions[2].measured = Measured {
+    facts.functions[2].measured = MeasuredCall {
         path: Path::Syscall,
         ns: Some(92.0),
         syscall_ns: Some(90.0),

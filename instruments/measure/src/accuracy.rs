@@ -5,7 +5,7 @@
 //! resolution.
 
 use crate::functions::Functions;
-use crate::histogram::{Distribution, Histogram};
+use crate::histogram::{ErrorDistribution, Histogram};
 use crate::stats::median;
 use crate::vdso::Vdso;
 use fastpath_evidence::cpus;
@@ -49,10 +49,10 @@ pub struct ClockAccuracy {
     /// Reads that were not answered.
     pub unanswered: u64,
     /// Distance of the reads from the two reads of the kernel's clock around them; 0 for a read between the two.
-    pub outside: Distribution,
+    pub outside: ErrorDistribution,
     /// Distance of the reads from the middle of the two. Counted only if the two are close: between others the thread
     /// was interrupted.
-    pub from_middle: Distribution,
+    pub from_middle: ErrorDistribution,
     /// Largest distance ahead of the middle.
     pub ahead_max_ns: i64,
     /// Largest distance behind the middle.

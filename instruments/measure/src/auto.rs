@@ -1,7 +1,7 @@
 //! The quick measurement by which `run` decides which clocks to serve.
 
 use crate::cost::{Cost, Effort, ticks_per_read, until_settled};
-use crate::functions::{Call, Functions};
+use crate::functions::{Functions, VdsoCall};
 use crate::stats::tenths;
 use crate::timer::Timer;
 use crate::{host, path};
@@ -54,7 +54,7 @@ pub fn measure_for_auto(assume: Assume) -> Vec<PresentPath> {
     let counter = LazyCell::new(|| ticks_per_read(&timer, Effort::QUICK));
     // Costs stay in ticks, because only their ratios are judged.
     let look = |clock: Clock| -> Option<(Cost, bool)> {
-        let call = Call::ClockGettime(clock);
+        let call = VdsoCall::ClockGettime(clock);
         if !syscall_works(clock) {
             return None;
         }
@@ -103,7 +103,10 @@ fn works_here() -> impl Fn(Clock) -> bool {
     // Only under a filter can the call do worse than fail, so only then is it tried in a child. Otherwise the fork is
     // saved.
     let filtered = host::seccomp_mode_of_this_process() != Some(0);
-    let calls: Vec<Call> = Clock::SERVED.iter().map(|clock| Call::ClockGettime(*clock)).collect();
+    let calls: Vec<VdsoCall> = Clock::SERVED
+        .iter()
+        .map(|clock| VdsoCall::ClockGettime(*clock))
+        .collect();
     let errnos = filtered.then(|| path::raw_errnos(&calls));
     move |clock| match &errnos {
         None => Functions::syscalls().now_ns(clock).is_some(),

@@ -1,7 +1,7 @@
 //! Measures the cost of a call, beside that of its system call and of a counter read.
 
 use crate::counter;
-use crate::functions::{Call, Functions};
+use crate::functions::{Functions, VdsoCall};
 use crate::stats::median;
 use crate::timer::Timer;
 use crate::verdict::costs_too_much;
@@ -49,7 +49,7 @@ pub(crate) struct Cost {
 
 impl Cost {
     /// Measures a call, in ticks.
-    pub(crate) fn measure(timer: &Timer, effort: Effort, call: Call, syscall_works: bool) -> Cost {
+    pub(crate) fn measure(timer: &Timer, effort: Effort, call: VdsoCall, syscall_works: bool) -> Cost {
         let by_libc = |n| Functions::libc().repeat(call, n);
         let by_syscall = |n| Functions::syscalls().repeat(call, n);
         let calls = calls_per_batch(timer, effort.batch_time, by_libc);
@@ -85,7 +85,7 @@ impl Cost {
 
     /// Measures a call and its system call by three batches of a few calls, in ticks, for a decision with a wide margin:
     /// takes two microseconds where a call takes 30 ns, and 60 us where it takes one.
-    pub(crate) fn at_a_glance(timer: &Timer, call: Call) -> Cost {
+    pub(crate) fn at_a_glance(timer: &Timer, call: VdsoCall) -> Cost {
         const CALLS: u32 = 8;
         let glance = |functions: Functions| {
             functions.repeat(call, 2); // cold caches and lazy binding are not part of the cost
@@ -266,7 +266,7 @@ mod tests {
         };
         let raw = Functions::syscalls();
         let syscall = ticks_per_call(&timer, Effort::PROBE, |n| {
-            raw.repeat(Call::ClockGettime(Clock::MONOTONIC), n)
+            raw.repeat(VdsoCall::ClockGettime(Clock::MONOTONIC), n)
         });
         assert!(
             counter < syscall,

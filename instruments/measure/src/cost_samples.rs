@@ -1,7 +1,7 @@
 //! Single samples of a read's cost, for callers that need their distribution.
 
 use crate::cost::batch;
-use crate::functions::{Call, Functions};
+use crate::functions::{Functions, VdsoCall};
 use crate::timer::Timer;
 use fastpath_page::clocks::Clock;
 
@@ -15,7 +15,7 @@ pub fn cost_samples(reads: &[(Functions, Clock)], times: u32) -> Vec<Vec<f64>> {
     let timer = Timer::start();
     let cost = |(functions, clock): &(Functions, Clock)| {
         batch(&timer, CALLS_PER_SAMPLE, |calls| {
-            functions.repeat(Call::ClockGettime(*clock), calls);
+            functions.repeat(VdsoCall::ClockGettime(*clock), calls);
         })
     };
     reads.iter().for_each(|read| {

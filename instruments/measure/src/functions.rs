@@ -74,58 +74,58 @@ impl Functions {
     }
 
     /// Returns whether this source has the function.
-    pub fn has(&self, call: Call) -> bool {
+    pub fn has(&self, call: VdsoCall) -> bool {
         match call {
-            Call::ClockGettime(_) => true,
-            Call::ClockGetres(_) => self.clock_getres.is_some(),
-            Call::Gettimeofday => self.gettimeofday.is_some(),
-            Call::Time => self.time.is_some(),
-            Call::Getcpu => self.getcpu.is_some(),
+            VdsoCall::ClockGettime(_) => true,
+            VdsoCall::ClockGetres(_) => self.clock_getres.is_some(),
+            VdsoCall::Gettimeofday => self.gettimeofday.is_some(),
+            VdsoCall::Time => self.time.is_some(),
+            VdsoCall::Getcpu => self.getcpu.is_some(),
         }
     }
 
     /// Makes one call. The result follows libc's convention for a libc function and a system call, and the vDSO's
     /// (minus errno) for a vDSO's. Does nothing if the source does not have the function.
-    pub fn call(&self, call: Call) -> c_long {
+    pub fn call(&self, call: VdsoCall) -> c_long {
         match call {
-            Call::ClockGettime(clock) => c_long::from(gettime(self.clock_gettime, clock).0),
-            Call::ClockGetres(clock) => self.clock_getres.map_or(0, |f| c_long::from(gettime(f, clock).0)),
-            Call::Gettimeofday => self.gettimeofday.map_or(0, |f| c_long::from(gettimeofday(f))),
-            Call::Time => self.time.map_or(0, |f| time(f) as c_long),
-            Call::Getcpu => self.getcpu.map_or(0, |f| c_long::from(getcpu(f))),
+            VdsoCall::ClockGettime(clock) => c_long::from(gettime(self.clock_gettime, clock).0),
+            VdsoCall::ClockGetres(clock) => self.clock_getres.map_or(0, |f| c_long::from(gettime(f, clock).0)),
+            VdsoCall::Gettimeofday => self.gettimeofday.map_or(0, |f| c_long::from(gettimeofday(f))),
+            VdsoCall::Time => self.time.map_or(0, |f| time(f) as c_long),
+            VdsoCall::Getcpu => self.getcpu.map_or(0, |f| c_long::from(getcpu(f))),
         }
     }
 
     /// Makes `calls` calls, back to back.
     #[inline(never)]
-    pub fn repeat(&self, call: Call, calls: u32) {
+    pub fn repeat(&self, call: VdsoCall, calls: u32) {
         // The pointer is hidden from the optimiser, so that every source is called in the same, indirect way.
         match call {
-            Call::ClockGettime(clock) => {
+            VdsoCall::ClockGettime(clock) => {
                 let f = black_box(self.clock_gettime);
                 for _ in 0..calls {
                     gettime(f, clock);
                 }
             }
-            Call::ClockGetres(clock) => {
+            VdsoCall::ClockGetres(clock) => {
                 let Some(f) = black_box(self.clock_getres) else { return };
                 for _ in 0..calls {
                     gettime(f, clock);
                 }
             }
-            Call::Gettimeofday => {
+            VdsoCall::Gettimeofday => {
                 let Some(f) = black_box(self.gettimeofday) else { return };
                 for _ in 0..calls {
                     gettimeofday(f);
                 }
             }
-            Call::Time => {
+            VdsoCall::Time => {
                 let Some(f) = black_box(self.time) else { return };
                 for _ in 0..calls {
                     time(f);
                 }
             }
-            Call::Getcpu => {
+            VdsoCall::Getcpu => {
                 let Some(f) = black_box(self.getcpu) else { return };
                 for _ in 0..calls {
                     getcpu(f);
@@ -144,7 +144,7 @@ impl Functions {
 
 /// A call that a vDSO can answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum VdsoCall {
     /// `clock_gettime` of one clock.
     ClockGettime(Clock),
     /// `clock_getres` of one clock.
@@ -157,37 +157,37 @@ pub enum Call {
     Getcpu,
 }
 
-impl Call {
+impl VdsoCall {
     /// The functions other than `clock_gettime`. The resolution is the same for all clocks of a kind, so one of them is
     /// enough.
-    pub const FUNCTIONS: &'static [Call] = &[
-        Call::Gettimeofday,
-        Call::Time,
-        Call::Getcpu,
-        Call::ClockGetres(Clock::MONOTONIC),
+    pub const FUNCTIONS: &'static [VdsoCall] = &[
+        VdsoCall::Gettimeofday,
+        VdsoCall::Time,
+        VdsoCall::Getcpu,
+        VdsoCall::ClockGetres(Clock::MONOTONIC),
     ];
 
     /// Returns the function's name.
     pub fn function(self) -> &'static str {
         match self {
-            Call::ClockGettime(_) => "clock_gettime",
-            Call::ClockGetres(_) => "clock_getres",
-            Call::Gettimeofday => "gettimeofday",
-            Call::Time => "time",
-            Call::Getcpu => "getcpu",
+            VdsoCall::ClockGettime(_) => "clock_gettime",
+            VdsoCall::ClockGetres(_) => "clock_getres",
+            VdsoCall::Gettimeofday => "gettimeofday",
+            VdsoCall::Time => "time",
+            VdsoCall::Getcpu => "getcpu",
         }
     }
 
     /// Returns the clock that the function takes, if it takes one.
     pub fn clock(self) -> Option<Clock> {
         match self {
-            Call::ClockGettime(clock) | Call::ClockGetres(clock) => Some(clock),
+            VdsoCall::ClockGettime(clock) | VdsoCall::ClockGetres(clock) => Some(clock),
             _ => None,
         }
     }
 }
 
-impl std::fmt::Display for Call {
+impl std::fmt::Display for VdsoCall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.clock() {
             Some(clock) => f.pad(&format!("{} {}", self.function(), clock)),
@@ -196,27 +196,27 @@ impl std::fmt::Display for Call {
     }
 }
 
-impl Serialize for Call {
+impl Serialize for VdsoCall {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Call {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Call, D::Error> {
+impl<'de> Deserialize<'de> for VdsoCall {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<VdsoCall, D::Error> {
         let printed = String::deserialize(deserializer)?;
-        let of_clock = |clock: &Clock| [Call::ClockGettime(*clock), Call::ClockGetres(*clock)];
+        let of_clock = |clock: &Clock| [VdsoCall::ClockGettime(*clock), VdsoCall::ClockGetres(*clock)];
         let mut all = Clock::ALL
             .iter()
             .flat_map(of_clock)
-            .chain(Call::FUNCTIONS.iter().copied());
+            .chain(VdsoCall::FUNCTIONS.iter().copied());
         let found = all.find(|call| call.to_string() == printed);
         found.ok_or_else(|| D::Error::custom(format_args!("unknown function '{printed}'")))
     }
 }
 
 #[cfg(feature = "schema")]
-impl schemars::JsonSchema for Call {
+impl schemars::JsonSchema for VdsoCall {
     fn inline_schema() -> bool {
         true
     }
@@ -357,7 +357,7 @@ mod tests {
                 "{clock}: {before:?} {here:?} {after:?}"
             );
         }
-        for call in Call::FUNCTIONS {
+        for call in VdsoCall::FUNCTIONS {
             assert!(libc.has(*call));
             assert!(libc.call(*call) >= 0 && raw.call(*call) >= 0, "{call}");
         }

@@ -18,7 +18,7 @@ pub struct Histogram {
 /// A histogram's summary in a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Distribution {
+pub struct ErrorDistribution {
     /// Number of values.
     pub samples: u64,
     /// Half of the values are at or below this.
@@ -31,13 +31,13 @@ pub struct Distribution {
     /// The largest value.
     pub max_ns: u64,
     /// Number of values in each range.
-    pub buckets: Vec<Bucket>,
+    pub buckets: Vec<ErrorBucket>,
 }
 
 /// A range of values, which begins where the one before it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Bucket {
+pub struct ErrorBucket {
     /// Largest value of the range; `null` in the last one, which is open.
     pub up_to_ns: Option<u64>,
     /// Number of values in the range.
@@ -86,9 +86,9 @@ impl Histogram {
         self.counts[..=ns as usize].iter().sum()
     }
 
-    pub(crate) fn distribution(&self) -> Distribution {
+    pub(crate) fn distribution(&self) -> ErrorDistribution {
         let samples = self.samples();
-        Distribution {
+        ErrorDistribution {
             samples,
             p50_ns: self.quantile(samples, 500),
             p99_ns: self.quantile(samples, 990),
@@ -110,13 +110,13 @@ impl Histogram {
         reached.map_or(self.max, |ns| ns as u64)
     }
 
-    fn buckets(&self, samples: u64) -> Vec<Bucket> {
+    fn buckets(&self, samples: u64) -> Vec<ErrorBucket> {
         let bounds = BOUNDS_NS.into_iter().map(Some).chain([None]);
         let mut counted = 0;
         let bucket = |up_to_ns: Option<u64>| {
             let below = counted;
             counted = up_to_ns.map_or(samples, |ns| self.at_most(ns));
-            Bucket {
+            ErrorBucket {
                 up_to_ns,
                 count: counted - below,
             }

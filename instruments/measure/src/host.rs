@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 /// The facts of a host that accompany a report about clocks.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Host {
+pub struct MeasuredHost {
     /// `uname -n`.
     pub name: String,
     /// `uname -r`.
@@ -64,11 +64,11 @@ const TSC_FLAGS: &[&str] = &[
     "tsc_adjust",
 ];
 
-impl Host {
-    pub fn look(counter_ns: Option<f64>, vdso: Option<VdsoFacts>) -> Host {
+impl MeasuredHost {
+    pub fn look(counter_ns: Option<f64>, vdso: Option<VdsoFacts>) -> MeasuredHost {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let uname = uname();
-        Host {
+        MeasuredHost {
             name: field(&uname, |name| &name.nodename),
             kernel: field(&uname, |name| &name.release),
             machine: field(&uname, |name| &name.machine),
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_host_of_this_test_has_a_kernel_and_a_cpu() {
-        let host = Host::look(Some(12.345), None);
+        let host = MeasuredHost::look(Some(12.345), None);
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
         assert_eq!(host.kernel, release.trim());
         assert_eq!(host.machine, std::env::consts::ARCH);

@@ -4,7 +4,7 @@
 //! never give by themselves, and then calls libc. A call that still works made no system call.
 
 use crate::child::{self, End, Record};
-use crate::functions::{Call, Functions, syscall};
+use crate::functions::{Functions, VdsoCall, syscall};
 use fastpath_page::clocks::Clock;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde::{Deserialize, Serialize};
@@ -49,14 +49,14 @@ pub const TRIES: u64 = 32;
 
 /// The evidence about one call's path.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Evidence {
+pub struct PathEvidence {
     /// Result of the bare system call: 0 or an errno. `None` if there is no such system call, or the result is unknown.
     pub raw_errno: Option<i32>,
     /// Number of the `TRIES` calls by libc that made a system call.
     pub syscalls: Result<u64, String>,
 }
 
-impl Evidence {
+impl PathEvidence {
     /// The kernel has no such clock or function.
     pub fn is_unsupported(&self) -> bool {
         matches!(self.raw_errno, Some(libc::EINVAL | libc::ENOSYS))
@@ -90,23 +90,23 @@ mod step {
 }
 
 /// Establishes the path of each call by libc.
-pub fn establish(calls: &[Call]) -> Vec<Evidence> {
+pub fn establish(calls: &[VdsoCall]) -> Vec<PathEvidence> {
     establish_for(Functions::libc(), calls)
 }
 
-fn establish_for(program: Functions, calls: &[Call]) -> Vec<Evidence> {
+fn establish_for(program: Functions, calls: &[VdsoCall]) -> Vec<PathEvidence> {
     let raw_errnos = raw_errnos(calls);
     let syscalls = syscalls_made(program, calls);
     raw_errnos
         .into_iter()
         .zip(syscalls)
-        .map(|(raw_errno, syscalls)| Evidence { raw_errno, syscalls })
+        .map(|(raw_errno, syscalls)| PathEvidence { raw_errno, syscalls })
         .collect()
 }
 
 /// Returns the results of the bare system calls: 0 or an errno. They are called in a child, because a filter of this
 /// process may kill it for one; nothing is known about that call and those after it.
-pub(crate) fn raw_errnos(calls: &[Call]) -> Vec<Option<i32>> {
+pub(crate) fn raw_errnos(calls: &[VdsoCall]) -> Vec<Option<i32>> {
     let raw = Functions::syscalls();
     let body = |reporter: &child::Reporter| {
         for (item, call) in calls.iter().enumerate().filter(|(_, call)| raw.has(**call)) {
@@ -123,13 +123,13 @@ pub(crate) fn raw_errnos(calls: &[Call]) -> Vec<Option<i32>> {
 }
 
 /// Returns for each call how many of `TRIES` made a system call.
-fn syscalls_made(program: Functions, calls: &[Call]) -> Vec<Result<u64, String>> {
+fn syscalls_made(program: Functions, calls: &[VdsoCall]) -> Vec<Result<u64, String>> {
     // Everything that allocates is done before the fork.
     let raw = Functions::syscalls();
     let outcome = filter(&of_clocks()).and_then(|filter| {
         let body = |reporter: &child::Reporter| {
             reporter.report(step::FILTER, 0, install(&filter) as u64);
-            let control = errno_of(|| raw.call(Call::ClockGettime(Clock::MONOTONIC)));
+            let control = errno_of(|| raw.call(VdsoCall::ClockGettime(Clock::MONOTONIC)));
             reporter.report(step::CONTROL, 0, control as u64);
             for (item, call) in calls.iter().enumerate() {
                 let taken_away = (0..TRIES).filter(|_| errno_of(|| program.call(*call)) == TAKEN_AWAY);
@@ -167,7 +167,7 @@ fn errno_of(call: impl FnOnce() -> libc::c_long) -> i32 {
     }
 }
 
-/// Returns the system calls behind every [`Call`].
+/// Returns the system calls behind every [`VdsoCall`].
 fn of_clocks() -> Vec<libc::c_long> {
     let time = syscall::TIME.map(libc::c_long::from);
     let others = [
@@ -237,8 +237,8 @@ mod tests {
 
     const CONTROL: Record = [step::CONTROL, 0, TAKEN_AWAY as u64];
 
-    fn evidence(syscalls: u64) -> Evidence {
-        Evidence {
+    fn evidence(syscalls: u64) -> PathEvidence {
+        PathEvidence {
             raw_errno: Some(0),
             syscalls: Ok(syscalls),
         }
@@ -247,12 +247,12 @@ mod tests {
     #[test]
     fn cpu_time_always_enters_the_kernel_and_coarse_clocks_need_not() {
         let calls = [
-            Call::ClockGettime(Clock::PROCESS_CPUTIME_ID),
-            Call::ClockGettime(Clock::THREAD_CPUTIME_ID),
-            Call::ClockGettime(Clock::MONOTONIC_COARSE),
+            VdsoCall::ClockGettime(Clock::PROCESS_CPUTIME_ID),
+            VdsoCall::ClockGettime(Clock::THREAD_CPUTIME_ID),
+            VdsoCall::ClockGettime(Clock::MONOTONIC_COARSE),
         ];
         let evidence = establish(&calls);
-        assert!(evidence.iter().all(Evidence::syscall_works), "{evidence:?}");
+        assert!(evidence.iter().all(PathEvidence::syscall_works), "{evidence:?}");
         assert_eq!(evidence[0].enters_kernel(), Ok((true, None)));
         assert_eq!(evidence[1].enters_kernel(), Ok((true, None)));
         // SAFETY: getauxval only reads.
@@ -262,8 +262,8 @@ mod tests {
 
     #[test]
     fn a_program_that_makes_its_system_calls_itself_is_seen_to() {
-        let mut calls: Vec<Call> = Clock::ALL.iter().map(|clock| Call::ClockGettime(*clock)).collect();
-        calls.extend(Call::FUNCTIONS);
+        let mut calls: Vec<VdsoCall> = Clock::ALL.iter().map(|clock| VdsoCall::ClockGettime(*clock)).collect();
+        calls.extend(VdsoCall::FUNCTIONS);
         for (call, evidence) in calls.iter().zip(establish_for(Functions::syscalls(), &calls)) {
             assert_eq!(evidence.enters_kernel(), Ok((true, None)), "{call}");
         }
@@ -279,9 +279,9 @@ mod tests {
             lines.map(str::to_owned).collect::<Vec<_>>()
         };
         let before = seccomp();
-        establish(&[Call::Time]);
+        establish(&[VdsoCall::Time]);
         assert_eq!(seccomp(), before);
-        assert_eq!(errno_of(|| Functions::syscalls().call(Call::Getcpu)), 0);
+        assert_eq!(errno_of(|| Functions::syscalls().call(VdsoCall::Getcpu)), 0);
     }
 
     #[test]
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn einval_from_the_kernel_is_an_unsupported_clock_and_eperm_is_not() {
-        let answered = |errno| Evidence {
+        let answered = |errno| PathEvidence {
             raw_errno: errno,
             syscalls: Ok(TRIES),
         };

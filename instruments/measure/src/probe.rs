@@ -1,9 +1,9 @@
 //! Determines the path that every clock takes here, and the cost of a call.
 
 use crate::cost::{Cost, Effort, least, until_settled};
-use crate::functions::{Call, Functions};
-use crate::host::Host;
-use crate::path::{self, Evidence, Path};
+use crate::functions::{Functions, VdsoCall};
+use crate::host::MeasuredHost;
+use crate::path::{self, Path, PathEvidence};
 use crate::stats::tenths;
 use crate::timer::Timer;
 use crate::vdso::Vdso;
@@ -39,7 +39,7 @@ pub struct Probe {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vsyscall: Option<vsyscall::Vsyscall>,
     /// The host on which this was measured.
-    pub host: Host,
+    pub host: MeasuredHost,
 }
 
 /// One clock id's path and cost.
@@ -52,7 +52,7 @@ pub struct ClockReport {
     pub id: i32,
     /// Path, costs and verdict.
     #[serde(flatten)]
-    pub measured: Measured,
+    pub measured: MeasuredCall,
 }
 
 /// One function's path and cost.
@@ -63,13 +63,13 @@ pub struct FunctionReport {
     pub function: Cow<'static, str>,
     /// Path, costs and verdict.
     #[serde(flatten)]
-    pub measured: Measured,
+    pub measured: MeasuredCall,
 }
 
 /// Path and cost of a call.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Measured {
+pub struct MeasuredCall {
     /// The path that libc takes.
     pub path: Path,
     /// Cost of a call by libc.
@@ -89,13 +89,13 @@ impl Probe {
         let timer = Timer::start();
         let vdso = Vdso::of_auxv();
         let libc = Functions::libc();
-        let functions = Call::FUNCTIONS.iter().copied().filter(|call| libc.has(*call));
-        let calls: Vec<Call> = Clock::ALL
+        let functions = VdsoCall::FUNCTIONS.iter().copied().filter(|call| libc.has(*call));
+        let calls: Vec<VdsoCall> = Clock::ALL
             .iter()
-            .map(|clock| Call::ClockGettime(*clock))
+            .map(|clock| VdsoCall::ClockGettime(*clock))
             .chain(functions)
             .collect();
-        let measure = |call, known: &Evidence| {
+        let measure = |call, known: &PathEvidence| {
             known
                 .is_callable()
                 .then(|| Cost::measure(&timer, Effort::PROBE, call, known.syscall_works()))
@@ -127,7 +127,7 @@ impl Probe {
             let call = look.call;
             let measured = look.measured(ns_per_tick, counter_ns);
             match call {
-                Call::ClockGettime(clock) => clocks.push(ClockReport {
+                VdsoCall::ClockGettime(clock) => clocks.push(ClockReport {
                     clock,
                     id: clock.id(),
                     measured,
@@ -138,7 +138,7 @@ impl Probe {
                 }),
             }
         }
-        let host = Host::look(counter_ns, vdso.as_ref().map(Vdso::facts));
+        let host = MeasuredHost::look(counter_ns, vdso.as_ref().map(Vdso::facts));
         Probe {
             isa: std::env::consts::ARCH,
             clocks,
@@ -165,7 +165,7 @@ impl Probe {
 
 /// One call so far.
 struct Look {
-    call: Call,
+    call: VdsoCall,
     path: Path,
     why: Option<String>,
     syscall_works: bool,
@@ -174,7 +174,7 @@ struct Look {
 }
 
 impl Look {
-    fn new(call: Call, evidence: &Evidence, cost: Option<Cost>, vdso: Option<&Vdso>) -> Look {
+    fn new(call: VdsoCall, evidence: &PathEvidence, cost: Option<Cost>, vdso: Option<&Vdso>) -> Look {
         let (path, why) = path_of(call, evidence, vdso);
         Look {
             call,
@@ -196,9 +196,9 @@ impl Look {
         is_in_process && self.verdict(self.cost, counter) == CallVerdict::Slow
     }
 
-    fn measured(self, ns_per_tick: f64, counter_ns: Option<f64>) -> Measured {
+    fn measured(self, ns_per_tick: f64, counter_ns: Option<f64>) -> MeasuredCall {
         let cost = self.cost.map(|cost| cost.in_ns(ns_per_tick));
-        Measured {
+        MeasuredCall {
             path: self.path,
             ns: cost.map(|cost| tenths(cost.call)),
             syscall_ns: cost.and_then(|cost| cost.syscall).map(tenths),
@@ -208,7 +208,7 @@ impl Look {
     }
 }
 
-pub fn path_of(call: Call, evidence: &Evidence, vdso: Option<&Vdso>) -> (Path, Option<String>) {
+pub fn path_of(call: VdsoCall, evidence: &PathEvidence, vdso: Option<&Vdso>) -> (Path, Option<String>) {
     if evidence.is_unsupported() {
         return (Path::Unsupported, None);
     }
@@ -230,8 +230,8 @@ mod tests {
     use serde_json::{Value, json};
     use std::time::Instant;
 
-    fn evidence(syscalls: Result<u64, String>) -> Evidence {
-        Evidence {
+    fn evidence(syscalls: Result<u64, String>) -> PathEvidence {
+        PathEvidence {
             raw_errno: Some(0),
             syscalls,
         }
@@ -270,7 +270,7 @@ mod tests {
     }
 
     fn look(syscalls: u64, libc: f64, vdso: Option<&Vdso>) -> Look {
-        let call = Call::ClockGettime(Clock::MONOTONIC);
+        let call = VdsoCall::ClockGettime(Clock::MONOTONIC);
         let cost = Cost::sample(libc, 14.0, Some(136.96));
         Look::new(call, &evidence(Ok(syscalls)), Some(cost), vdso)
     }
@@ -326,10 +326,10 @@ mod tests {
 
     #[test]
     fn an_unknown_path_says_why_and_an_unsupported_clock_is_no_riddle() {
-        let call = Call::ClockGettime(Clock::TAI);
+        let call = VdsoCall::ClockGettime(Clock::TAI);
         let (path, why) = path_of(call, &evidence(Err("no seccomp".to_owned())), None);
         assert_eq!((path, why.as_deref()), (Path::Unknown, Some("no seccomp")));
-        let unsupported = Evidence {
+        let unsupported = PathEvidence {
             raw_errno: Some(libc::EINVAL),
             syscalls: Ok(32),
         };

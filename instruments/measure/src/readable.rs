@@ -2,7 +2,7 @@
 
 use crate::child::{self, End};
 use crate::counter;
-use crate::functions::{Call, Functions};
+use crate::functions::{Functions, VdsoCall};
 use fastpath_page::clocks::Clock;
 
 /// The obstacle that was found before clocks could be read.
@@ -37,7 +37,7 @@ pub fn make_clocks_readable() -> Result<Met, String> {
     };
     let clocks = [Clock::MONOTONIC, Clock::REALTIME];
     let read = || {
-        let errno = |clock: &Clock| match Functions::libc().call(Call::ClockGettime(*clock)) {
+        let errno = |clock: &Clock| match Functions::libc().call(VdsoCall::ClockGettime(*clock)) {
             0 => None,
             _ => std::io::Error::last_os_error().raw_os_error(),
         };

@@ -69,7 +69,7 @@ impl Spread {
 /// Statistics of a cost that was measured in many rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Summary {
+pub struct CostSummary {
     /// 5% of the rounds were at or below this.
     pub p5: f64,
     /// Half of the rounds were at or below this.
@@ -89,14 +89,14 @@ pub struct Summary {
     pub outliers: usize,
 }
 
-impl Summary {
+impl CostSummary {
     /// `None` without values.
-    pub fn from_samples(mut values: Vec<f64>) -> Option<Summary> {
+    pub fn from_samples(mut values: Vec<f64>) -> Option<CostSummary> {
         let median = median(&mut values)?;
         let count = values.len() as f64;
         let mean = values.iter().sum::<f64>() / count;
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-        Some(Summary {
+        Some(CostSummary {
             p5: quantile(&values, 0.05)?,
             median,
             p95: quantile(&values, 0.95)?,
@@ -109,8 +109,8 @@ impl Summary {
     }
 
     /// Returns the same statistics in another unit.
-    pub fn map(self, f: impl Fn(f64) -> f64) -> Summary {
-        Summary {
+    pub fn map(self, f: impl Fn(f64) -> f64) -> CostSummary {
+        CostSummary {
             p5: f(self.p5),
             median: f(self.median),
             p95: f(self.p95),
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_summary_has_mean_deviation_range_and_outliers() {
-        let summary = Summary::from_samples(vec![4.0, 2.0, 8.0, 6.0, 5.0]).unwrap();
+        let summary = CostSummary::from_samples(vec![4.0, 2.0, 8.0, 6.0, 5.0]).unwrap();
         assert_eq!(
             (summary.mean, summary.median, summary.min, summary.max),
             (5.0, 5.0, 2.0, 8.0)
@@ -174,10 +174,10 @@ mod tests {
         // An interrupted round among ordinary ones.
         let mut rounds: Vec<f64> = (0..100).map(|round| 20.0 + f64::from(round % 10) / 10.0).collect();
         rounds.extend([24.0, 500.0, 500.0]);
-        assert_eq!(Summary::from_samples(rounds).unwrap().outliers, 2);
-        assert_eq!(Summary::from_samples(vec![7.0]).unwrap().stddev, None);
-        assert_eq!(Summary::from_samples(vec![7.0, 7.0, 7.0, 9.0]).unwrap().outliers, 0);
-        assert_eq!(Summary::from_samples(Vec::new()), None);
+        assert_eq!(CostSummary::from_samples(rounds).unwrap().outliers, 2);
+        assert_eq!(CostSummary::from_samples(vec![7.0]).unwrap().stddev, None);
+        assert_eq!(CostSummary::from_samples(vec![7.0, 7.0, 7.0, 9.0]).unwrap().outliers, 0);
+        assert_eq!(CostSummary::from_samples(Vec::new()), None);
     }
 
     #[test]
@@ -193,7 +193,7 @@ mod tests {
         #[test]
         fn a_spread_is_in_order_and_within_its_values(values in prop::collection::vec(0.0..1e9f64, 1..200)) {
             let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(l, h), v| (l.min(*v), h.max(*v)));
-            let summary = Summary::from_samples(values.clone()).unwrap();
+            let summary = CostSummary::from_samples(values.clone()).unwrap();
             prop_assert!(summary.min == low && summary.max == high && summary.outliers <= values.len());
             prop_assert!(low <= summary.mean + 1e-3 && summary.mean <= high + 1e-3);
             let spread = Spread::from_samples(values).unwrap();

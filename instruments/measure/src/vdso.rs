@@ -1,7 +1,7 @@
 //! The vDSOs in this process: the one that AT_SYSINFO_EHDR names, and the kernel's, which can be a different one.
 
 use crate::counter;
-use crate::functions::{Call, Functions};
+use crate::functions::{Functions, VdsoCall};
 use fastpath_isa::Isa;
 use fastpath_os::Mapping;
 use fastpath_page::{Clock, MAPPED_NAME, PAGE_SIZE, Page, Reader};
@@ -93,19 +93,19 @@ impl Vdso {
     }
 
     /// Returns whether fastpath's page answers this call at present.
-    pub(crate) fn serves_from_page(&self, call: Call) -> bool {
+    pub(crate) fn serves_from_page(&self, call: VdsoCall) -> bool {
         let Some(page) = &self.page else { return false };
         match call {
-            Call::ClockGettime(clock) => page.serves(clock),
-            Call::Gettimeofday => page.serves(Clock::REALTIME),
-            Call::ClockGetres(_) | Call::Getcpu if self.is_redirected => false,
-            Call::ClockGetres(_) => page.page().header.hres_res_ns.load(Ordering::Relaxed) != 0,
+            VdsoCall::ClockGettime(clock) => page.serves(clock),
+            VdsoCall::Gettimeofday => page.serves(Clock::REALTIME),
+            VdsoCall::ClockGetres(_) | VdsoCall::Getcpu if self.is_redirected => false,
+            VdsoCall::ClockGetres(_) => page.page().header.hres_res_ns.load(Ordering::Relaxed) != 0,
             // The image prefers the kernel's function if there is one.
-            Call::Getcpu => {
+            VdsoCall::Getcpu => {
                 let flags = page.page().header.flags.load(Ordering::Relaxed);
                 !self.kernels_is_mapped && flags & fastpath_page::layout::FLAG_CPU_SEGMENT != 0
             }
-            Call::Time => false,
+            VdsoCall::Time => false,
         }
     }
 }
@@ -305,24 +305,27 @@ mod tests {
         });
         let vdso = region.vdso();
         assert!(vdso.facts().is_fastpath);
-        let realtime = Call::ClockGettime(Clock::REALTIME);
+        let realtime = VdsoCall::ClockGettime(Clock::REALTIME);
         assert!(!vdso.serves_from_page(realtime), "never seeded");
 
         let fresh = anchor(u32::MAX / 4);
         region.writer().publish_hres(&fresh, counter::read).unwrap();
         assert!(vdso.serves_from_page(realtime));
-        assert!(vdso.serves_from_page(Call::ClockGettime(Clock::BOOTTIME)));
-        assert!(vdso.serves_from_page(Call::Gettimeofday));
-        assert!(vdso.serves_from_page(Call::ClockGetres(Clock::MONOTONIC)));
+        assert!(vdso.serves_from_page(VdsoCall::ClockGettime(Clock::BOOTTIME)));
+        assert!(vdso.serves_from_page(VdsoCall::Gettimeofday));
+        assert!(vdso.serves_from_page(VdsoCall::ClockGetres(Clock::MONOTONIC)));
         for not_served in [
             Clock::MONOTONIC,
             Clock::MONOTONIC_RAW,
             Clock::TAI,
             Clock::REALTIME_COARSE,
         ] {
-            assert!(!vdso.serves_from_page(Call::ClockGettime(not_served)), "{not_served}");
+            assert!(
+                !vdso.serves_from_page(VdsoCall::ClockGettime(not_served)),
+                "{not_served}"
+            );
         }
-        assert!(!vdso.serves_from_page(Call::Time) && !vdso.serves_from_page(Call::Getcpu));
+        assert!(!vdso.serves_from_page(VdsoCall::Time) && !vdso.serves_from_page(VdsoCall::Getcpu));
 
         region.writer().withdraw(fastpath_page::Reason::Warp, counter::read);
         assert!(!vdso.serves_from_page(realtime), "withdrawn");

@@ -1,9 +1,9 @@
 //! Judges whether a call's cost is as expected.
 
-use crate::functions::Call;
+use crate::functions::VdsoCall;
 use crate::path::Path;
 use fastpath_isa::Isa;
-use fastpath_page::clocks::Kind;
+use fastpath_page::clocks::ClockKind;
 use serde::{Deserialize, Serialize};
 
 /// The judgement of a cost.
@@ -56,16 +56,22 @@ pub fn costs_too_much(ns: f64, syscall_ns: Option<f64>, counter_ns: Option<f64>)
 }
 
 /// Returns whether the vDSO of any kernel for programs of this ISA answers the call faster than the system call.
-fn a_vdso_can_answer(call: Call, isa: Isa) -> bool {
-    !matches!(call, Call::Getcpu) || isa.facts().has_cpu_number
+fn a_vdso_can_answer(call: VdsoCall, isa: Isa) -> bool {
+    !matches!(call, VdsoCall::Getcpu) || isa.facts().has_cpu_number
 }
 
 /// Judges a call by its path and its cost.
-pub fn judge(call: Call, path: Path, ns: Option<f64>, syscall_ns: Option<f64>, counter: Option<f64>) -> CallVerdict {
+pub fn judge(
+    call: VdsoCall,
+    path: Path,
+    ns: Option<f64>,
+    syscall_ns: Option<f64>,
+    counter: Option<f64>,
+) -> CallVerdict {
     if path == Path::Unsupported {
         return CallVerdict::Unsupported;
     }
-    if call.clock().is_some_and(|clock| clock.kind() == Kind::KernelOnly) {
+    if call.clock().is_some_and(|clock| clock.kind() == ClockKind::KernelOnly) {
         return CallVerdict::SyscallOnly;
     }
     match (path, ns) {
@@ -84,7 +90,7 @@ mod tests {
     use super::*;
     use crate::Clock;
 
-    const MONOTONIC: Call = Call::ClockGettime(Clock::MONOTONIC);
+    const MONOTONIC: VdsoCall = VdsoCall::ClockGettime(Clock::MONOTONIC);
 
     fn judged(path: Path, ns: f64) -> CallVerdict {
         judge(MONOTONIC, path, Some(ns), Some(140.0), Some(15.0))
@@ -94,7 +100,7 @@ mod tests {
     fn a_clock_that_a_vdso_could_answer_is_slow_by_system_call_whatever_it_costs() {
         assert_eq!(judged(Path::Syscall, 140.0), CallVerdict::Slow);
         assert_eq!(judged(Path::Syscall, 1.0), CallVerdict::Slow);
-        let coarse = Call::ClockGettime(Clock::REALTIME_COARSE);
+        let coarse = VdsoCall::ClockGettime(Clock::REALTIME_COARSE);
         assert_eq!(
             judge(coarse, Path::Syscall, Some(140.0), Some(140.0), Some(15.0)),
             CallVerdict::Slow
@@ -133,7 +139,7 @@ mod tests {
             Clock::BOOTTIME_ALARM,
         ] {
             let verdict = judge(
-                Call::ClockGettime(clock),
+                VdsoCall::ClockGettime(clock),
                 Path::Syscall,
                 Some(300.0),
                 Some(290.0),
@@ -149,10 +155,10 @@ mod tests {
 
     #[test]
     fn getcpu_is_a_system_call_where_the_cpu_does_not_tell_a_program_its_number() {
-        assert!(a_vdso_can_answer(Call::Getcpu, Isa::X86_64));
-        assert!(!a_vdso_can_answer(Call::Getcpu, Isa::Aarch64));
-        assert!(a_vdso_can_answer(Call::Gettimeofday, Isa::Aarch64) && a_vdso_can_answer(MONOTONIC, Isa::Aarch64));
-        let verdict = judge(Call::Getcpu, Path::Syscall, Some(90.0), Some(90.0), Some(15.0));
+        assert!(a_vdso_can_answer(VdsoCall::Getcpu, Isa::X86_64));
+        assert!(!a_vdso_can_answer(VdsoCall::Getcpu, Isa::Aarch64));
+        assert!(a_vdso_can_answer(VdsoCall::Gettimeofday, Isa::Aarch64) && a_vdso_can_answer(MONOTONIC, Isa::Aarch64));
+        let verdict = judge(VdsoCall::Getcpu, Path::Syscall, Some(90.0), Some(90.0), Some(15.0));
         assert_eq!(
             verdict,
             if Isa::HOST.is_x86() {

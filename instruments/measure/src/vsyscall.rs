@@ -2,7 +2,7 @@
 
 use crate::child::{self, End, Record};
 use crate::cost;
-use crate::functions::{Call, Functions};
+use crate::functions::{Functions, VdsoCall};
 use crate::stats::tenths;
 use crate::timer::Timer;
 use fastpath_os::Mapping;
@@ -13,10 +13,10 @@ use std::time::Duration;
 const PAGE: usize = 0xffff_ffff_ff60_0000;
 
 /// Its three entries (arch/x86/entry/vsyscall): 1024 bytes apart.
-const ENTRIES: [(Call, usize); 3] = [
-    (Call::Gettimeofday, PAGE),
-    (Call::Time, PAGE + 0x400),
-    (Call::Getcpu, PAGE + 0x800),
+const ENTRIES: [(VdsoCall, usize); 3] = [
+    (VdsoCall::Gettimeofday, PAGE),
+    (VdsoCall::Time, PAGE + 0x400),
+    (VdsoCall::Getcpu, PAGE + 0x800),
 ];
 
 /// The kernel's treatment of a jump to the page.
@@ -47,7 +47,7 @@ pub struct Vsyscall {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Entry {
     /// The function that the entry is.
-    pub function: Call,
+    pub function: VdsoCall,
     /// Cost of a call; `null` if it could not be called.
     pub ns: Option<f64>,
     /// Reason why it could not be called.
@@ -80,7 +80,7 @@ fn mode(maps: &[Mapping]) -> Mode {
 const CALLS: u32 = 16;
 const BATCHES: u64 = 15;
 
-fn cost_entry(timer: &Timer, call: Call, address: usize) -> Entry {
+fn cost_entry(timer: &Timer, call: VdsoCall, address: usize) -> Entry {
     // SAFETY: the page is mapped, and its entries have the signatures of the vDSO's functions that replaced them.
     // clock_gettime, which the page does not have, is never called below.
     let Some(page) = (unsafe { Functions::at(|_| Some(address)) }) else {
@@ -108,7 +108,7 @@ fn cost_entry(timer: &Timer, call: Call, address: usize) -> Entry {
     }
 }
 
-fn interpret(call: Call, records: &[Record], end: End, ns_per_tick: f64) -> Entry {
+fn interpret(call: VdsoCall, records: &[Record], end: End, ns_per_tick: f64) -> Entry {
     let mut ticks: Vec<f64> = records.iter().map(|record| f64::from_bits(record[2])).collect();
     let died = end != End::Finished;
     let ns = crate::stats::median(&mut ticks)
@@ -157,11 +157,11 @@ mod tests {
 
     #[test]
     fn a_page_that_kills_is_reported_as_that() {
-        let entry = interpret(Call::Time, &[], End::Killed(libc::SIGSEGV), 1.0);
+        let entry = interpret(VdsoCall::Time, &[], End::Killed(libc::SIGSEGV), 1.0);
         assert_eq!(entry.ns, None);
         assert!(entry.why.unwrap().contains("SIGSEGV"));
         // Nothing is mapped at 0x400, so the child faults.
-        let fault = cost_entry(&Timer::start(), Call::Time, 0x400);
+        let fault = cost_entry(&Timer::start(), VdsoCall::Time, 0x400);
         assert!(
             fault.ns.is_none() && fault.why.as_ref().unwrap().contains("SIGSEGV"),
             "{fault:?}"

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fastpath_image::Isa;
-use fastpath_tools::audit::{AuditOptions, Progress, Rule, audit};
+use fastpath_tools::audit::{AuditOptions, AuditRule, Progress, audit};
 use skip::skip;
 
 /// The rules that must be found; may be empty.
@@ -244,7 +244,7 @@ fn a_note_on_the_counter_names_the_known_code_in_the_file() {
         let notes = report
             .findings
             .iter()
-            .filter(|finding| finding.rule == Rule::CounterAsClock);
+            .filter(|finding| finding.rule == AuditRule::CounterAsClock);
         notes.map(|note| note.names_family()).collect::<Vec<_>>()
     };
     assert_eq!(said(), [None]);

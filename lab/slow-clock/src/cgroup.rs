@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use fastpath_os::bpf::{Kind, Map};
+use fastpath_os::bpf::{Map, MapKind};
 use nix::fcntl::{Flock, FlockArg};
 use std::os::fd::AsRawFd;
 
@@ -45,7 +45,7 @@ impl Cgroup {
 
     /// Returns a BPF map whose only element is this cgroup.
     pub fn map(&self) -> io::Result<Map> {
-        let map = Map::new(Kind::CgroupArray, 4, 4, 1)?;
+        let map = Map::new(MapKind::CgroupArray, 4, 4, 1)?;
         map.set(&0u32.to_ne_bytes(), &self.directory.as_raw_fd().to_ne_bytes())?;
         Ok(map)
     }

@@ -9,7 +9,7 @@
 use std::io;
 
 use fastpath_os::bpf::asm::*;
-use fastpath_os::bpf::{Attached, attach, helper};
+use fastpath_os::bpf::{AttachedProgram, attach, helper};
 
 use crate::cgroup::Cgroup;
 
@@ -28,7 +28,7 @@ const TURN_NS: u32 = 10;
 const CLOCK: i16 = -8;
 
 /// Makes the clocks' system calls of the cgroup's processes take `ns` longer, for as long as the result lives.
-pub fn charge(cgroup: &Cgroup, ns: u32) -> io::Result<Attached> {
+pub fn charge(cgroup: &Cgroup, ns: u32) -> io::Result<AttachedProgram> {
     let cgroup = cgroup.map()?;
     attach(c"sys_enter", &spin(cgroup.fd(), ns))
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread;
 
 use fastpath_os::bpf::asm::*;
-use fastpath_os::bpf::{Attached, Kind, Map, PidNamespace, Ring, attach, helper};
+use fastpath_os::bpf::{AttachedProgram, Map, MapKind, PidNamespace, Ring, attach, helper};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
@@ -29,11 +29,11 @@ const PROCESS: i16 = -8;
 const SCRATCH: i16 = -16;
 
 /// Gives each program that a process of the cgroup executes the slow vDSO, for as long as the result lives.
-pub fn follow(cgroup: &Cgroup, vdso: SlowVdso) -> io::Result<Attached> {
+pub fn follow(cgroup: &Cgroup, vdso: SlowVdso) -> io::Result<AttachedProgram> {
     let vdso = Arc::new(vdso);
     let mut rings = Vec::new();
     for cpu in 0..cpus() {
-        let map = Map::new(Kind::Ring, 0, 0, RING_SIZE)?;
+        let map = Map::new(MapKind::Ring, 0, 0, RING_SIZE)?;
         let ring = Ring::new(&map, RING_SIZE)?;
         rings.push(map.fd());
         let vdso = vdso.clone();

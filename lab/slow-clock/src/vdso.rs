@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 
 use fastpath_image::own_vdso;
 use fastpath_measure::path::{TRIES, establish};
-use fastpath_measure::{Call, Clock};
+use fastpath_measure::{Clock, VdsoCall};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic};
 
 /// VDSO_CLOCKMODE_TSC, arch/x86/include/asm/vdso/clocksource.h.
@@ -131,12 +131,16 @@ fn mode_tests(code: &[u8], at: u64) -> Vec<ModeTest> {
 
 /// Verifies that this process reads the clocks as a process of an HPET host does.
 fn verify() -> Result<(), String> {
-    let mut calls: Vec<(Call, u64)> = Vec::new();
-    calls.extend(Clock::SERVED.iter().map(|clock| (Call::ClockGettime(*clock), TRIES)));
-    calls.push((Call::Gettimeofday, TRIES));
-    calls.extend([Clock::REALTIME_COARSE, Clock::MONOTONIC_COARSE].map(|clock| (Call::ClockGettime(clock), 0)));
-    calls.push((Call::Time, 0));
-    let (calls, expected): (Vec<Call>, Vec<u64>) = calls.into_iter().unzip();
+    let mut calls: Vec<(VdsoCall, u64)> = Vec::new();
+    calls.extend(
+        Clock::SERVED
+            .iter()
+            .map(|clock| (VdsoCall::ClockGettime(*clock), TRIES)),
+    );
+    calls.push((VdsoCall::Gettimeofday, TRIES));
+    calls.extend([Clock::REALTIME_COARSE, Clock::MONOTONIC_COARSE].map(|clock| (VdsoCall::ClockGettime(clock), 0)));
+    calls.push((VdsoCall::Time, 0));
+    let (calls, expected): (Vec<VdsoCall>, Vec<u64>) = calls.into_iter().unzip();
     for ((call, expected), evidence) in calls.iter().zip(expected).zip(establish(&calls)) {
         let made = evidence.syscalls.map_err(|why| format!("{call}: {why}"))?;
         if made != expected {

@@ -24,12 +24,12 @@ use crate::account::Account;
 use crate::lease::Lease;
 use crate::log::{Priority, say};
 use crate::peer::Process;
-use crate::registry::{Found, Owner};
+use crate::registry::{FoundPage, Owner};
 use crate::search::{Bounds, Examine, search};
 
 /// The thread, and what it has found.
 pub(crate) struct Finder {
-    found: Receiver<Found>,
+    found: Receiver<FoundPage>,
     wake: Arc<EventFd>,
 }
 
@@ -51,7 +51,7 @@ impl Finder {
     }
 
     /// Returns the pages found since the last call.
-    pub(crate) fn take(&self) -> Vec<Found> {
+    pub(crate) fn take(&self) -> Vec<FoundPage> {
         let _ = self.wake.read();
         self.found.try_iter().collect()
     }
@@ -76,14 +76,14 @@ const BOUNDS: Bounds = Bounds {
 /// Looks for pages in processes, for the server.
 struct Examiner {
     keeper: u64,
-    found: SyncSender<Found>,
+    found: SyncSender<FoundPage>,
     wake: Arc<EventFd>,
 }
 
 impl Examine for Examiner {
-    type Found = Vec<Found>;
+    type Found = Vec<FoundPage>;
 
-    fn examine(&self, pid: i32) -> Option<Vec<Found>> {
+    fn examine(&self, pid: i32) -> Option<Vec<FoundPage>> {
         let maps = fastpath_os::maps::read(pid).ok()?;
         let of_name = |name| of_process(pid, &maps, name, self.keeper);
         let found: Vec<_> = [MAPPED_NAME, CLOCK_MAPPED_NAME]
@@ -93,7 +93,7 @@ impl Examine for Examiner {
         (!found.is_empty()).then_some(found)
     }
 
-    fn report(&self, found: Vec<Found>) {
+    fn report(&self, found: Vec<FoundPage>) {
         for page in found {
             let _ = self.found.send(page);
             let _ = self.wake.write(1);
@@ -127,7 +127,7 @@ fn account_of(pid: i32) -> Option<Account> {
 
 /// Returns the page that a process maps by this name, if it is this keeper's and no daemon keeps it. A page that several
 /// processes map is adopted with the first of them: for the others it is locked.
-fn of_process(pid: i32, maps: &[Mapping], name: &str, keeper: u64) -> Option<Found> {
+fn of_process(pid: i32, maps: &[Mapping], name: &str, keeper: u64) -> Option<FoundPage> {
     let page = maps.iter().find(|mapping| mapping.is_memory(name))?;
     let mailbox = maps
         .iter()
@@ -165,7 +165,7 @@ fn of_process(pid: i32, maps: &[Mapping], name: &str, keeper: u64) -> Option<Fou
         account,
         attached: None,
     };
-    Some(Found { owner, page, lease })
+    Some(FoundPage { owner, page, lease })
 }
 
 /// Opens the memory that is mapped there (proc_pid_map_files(5)), without waiting for the holder of a lease on it.

@@ -67,7 +67,7 @@ pub(crate) struct Owner {
 }
 
 /// A page of a daemon that has ended, and the process that maps it.
-pub(crate) struct Found {
+pub(crate) struct FoundPage {
     pub owner: Owner,
     pub page: SharedPage,
     pub lease: Lease,
@@ -176,8 +176,8 @@ impl Registry {
     }
 
     /// Continues to publish a page whose daemon has ended. The page itself records which clocks it answers.
-    pub(crate) fn adopt(&mut self, found: Found, offsets: Offsets) -> io::Result<()> {
-        let Found { owner, page, lease } = found;
+    pub(crate) fn adopt(&mut self, found: FoundPage, offsets: Offsets) -> io::Result<()> {
+        let FoundPage { owner, page, lease } = found;
         let account = owner.account;
         let reader = Reader::new(page.page());
         let has = self.of_user.get(&account).copied().unwrap_or(0);

@@ -67,7 +67,7 @@ fn assertions() -> String {
     assert("FP_BASES + FP_RAW_BASES".into(), clock::SERVED.len());
     for clock in clock::SERVED {
         assert(format!("FP_CLOCK_{}", clock.name), clock.id as usize);
-        if clock.latch == clock::Latch::Hres {
+        if clock.latch == clock::ClockLatch::Hres {
             assert(format!("FP_BASE_{}", clock.name), clock.base);
         }
     }

@@ -9,4 +9,4 @@ mod sys;
 
 pub use process::PidNamespace;
 pub use ring::Ring;
-pub use sys::{Attached, Kind, Map, attach};
+pub use sys::{AttachedProgram, Map, MapKind, attach};

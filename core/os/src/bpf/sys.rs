@@ -18,7 +18,7 @@ const PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
 
 /// Kinds of maps (`enum bpf_map_type`).
 #[derive(Clone, Copy)]
-pub enum Kind {
+pub enum MapKind {
     Hash = 1,
     Array = 2,
     CgroupArray = 8,
@@ -72,7 +72,7 @@ pub struct Map {
 impl Map {
     /// Creates a map. A ring has neither keys nor values; its `max_entries` is its size in bytes: a power of two, and a
     /// multiple of the page size.
-    pub fn new(kind: Kind, key_size: u32, value_size: u32, max_entries: u32) -> io::Result<Map> {
+    pub fn new(kind: MapKind, key_size: u32, value_size: u32, max_entries: u32) -> io::Result<Map> {
         let attributes = CreateMap {
             kind: kind as u32,
             key_size,
@@ -172,7 +172,7 @@ struct Load {
 }
 
 /// A program at a raw tracepoint. Dropping it detaches the program.
-pub struct Attached {
+pub struct AttachedProgram {
     _program: OwnedFd,
     _tracepoint: OwnedFd,
 }
@@ -186,7 +186,7 @@ struct OpenTracepoint {
 
 /// Loads a program and attaches it to a raw tracepoint, which requires CAP_BPF and CAP_PERFMON. If the verifier rejects
 /// the program, the error contains the end of its log.
-pub fn attach(tracepoint: &CStr, code: &[Instruction]) -> io::Result<Attached> {
+pub fn attach(tracepoint: &CStr, code: &[Instruction]) -> io::Result<AttachedProgram> {
     let program = load(code)?;
     let attributes = OpenTracepoint {
         name: tracepoint.as_ptr() as u64,
@@ -195,7 +195,7 @@ pub fn attach(tracepoint: &CStr, code: &[Instruction]) -> io::Result<Attached> {
     };
     // SAFETY: the name is a C string that outlives the call.
     let tracepoint = unsafe { bpf(RAW_TRACEPOINT_OPEN, &attributes)? };
-    Ok(Attached {
+    Ok(AttachedProgram {
         _program: program,
         _tracepoint: owned(tracepoint),
     })

@@ -49,7 +49,7 @@ pub enum PublishError {
 
 /// The change of one latch from the anchor in force to the next.
 #[derive(Clone, Copy)]
-pub struct Change<'p> {
+pub struct PageChange<'p> {
     writer: &'p Writer<'p>,
     which: Which,
     clocks: ClockSet,
@@ -57,14 +57,14 @@ pub struct Change<'p> {
     new: &'p Anchor,
 }
 
-impl<'p> Change<'p> {
+impl<'p> PageChange<'p> {
     /// Returns a change of REALTIME, MONOTONIC, BOOTTIME and TAI, of which the page answers those in `clocks`.
     ///
     /// `old` is the anchor in force as the publisher remembers it, for a page that others may have written to: the
     /// page's contents are then ignored. `None`: the anchor on the page.
-    pub fn hres(writer: &'p Writer<'p>, clocks: ClockSet, old: Option<&'p Anchor>, new: &'p Anchor) -> Change<'p> {
+    pub fn hres(writer: &'p Writer<'p>, clocks: ClockSet, old: Option<&'p Anchor>, new: &'p Anchor) -> PageChange<'p> {
         let which = Which::Hres;
-        Change {
+        PageChange {
             writer,
             which,
             clocks,
@@ -74,11 +74,11 @@ impl<'p> Change<'p> {
     }
 
     /// Returns a change of MONOTONIC_RAW.
-    pub fn raw(writer: &'p Writer<'p>, clocks: ClockSet, old: Option<&'p Anchor>, new: &'p Anchor) -> Change<'p> {
+    pub fn raw(writer: &'p Writer<'p>, clocks: ClockSet, old: Option<&'p Anchor>, new: &'p Anchor) -> PageChange<'p> {
         let which = Which::Raw;
-        Change {
+        PageChange {
             which,
-            ..Change::hres(writer, clocks, old, new)
+            ..PageChange::hres(writer, clocks, old, new)
         }
     }
 
@@ -149,7 +149,7 @@ impl<'p> Change<'p> {
 }
 
 impl Writer<'_> {
-    fn prepare(&self, change: &Change<'_>) {
+    fn prepare(&self, change: &PageChange<'_>) {
         let latch = change.latch();
         let mut old = change.old();
         let lead_cycles = change.new.base_cycles.wrapping_sub(old.base_cycles);
@@ -167,7 +167,7 @@ impl Writer<'_> {
         self.store_seq(latch, seq + 1);
     }
 
-    fn commit(&self, change: &Change<'_>) {
+    fn commit(&self, change: &PageChange<'_>) {
         let latch = change.latch();
         // The fence before the counter was read orders these stores after the odd seq: see `publish_changes`.
         let new = change.as_on_page(change.new);
@@ -186,8 +186,8 @@ pub fn publish_all<'w, 'p: 'w>(
     is_behind_kernel: impl Fn() -> bool,
 ) -> Result<(), PublishError> {
     let changes = writers.into_iter().flat_map(|writer| {
-        let hres = hres.map(|anchor| Change::hres(writer, anchor.clocks, None, anchor));
-        let raw = raw.map(|anchor| Change::raw(writer, anchor.clocks, None, anchor));
+        let hres = hres.map(|anchor| PageChange::hres(writer, anchor.clocks, None, anchor));
+        let raw = raw.map(|anchor| PageChange::raw(writer, anchor.clocks, None, anchor));
         [hres, raw].into_iter().flatten()
     });
     publish_changes(changes, spare_cycles, counter, is_behind_kernel)
@@ -214,7 +214,7 @@ pub fn publish_all<'w, 'p: 'w>(
 /// phases. If it returns true, nothing changes. For the same reason the base of such a change does not lie in the
 /// future.
 pub fn publish_changes<'p>(
-    changes: impl Iterator<Item = Change<'p>> + Clone,
+    changes: impl Iterator<Item = PageChange<'p>> + Clone,
     spare_cycles: u64,
     counter: impl Fn() -> u64,
     is_behind_kernel: impl Fn() -> bool,
@@ -262,7 +262,7 @@ pub fn publish_changes<'p>(
     if let Some(late) = find_late(redirected_at) {
         return Err(end_changes(changes, late.new.base_cycles, counter));
     }
-    let too_early = |change: &Change<'_>| {
+    let too_early = |change: &PageChange<'_>| {
         let left_cycles = change.new.base_cycles.wrapping_sub(redirected_at) as i64;
         left_cycles > 0 && change.leaves_gap()
     };
@@ -293,7 +293,7 @@ pub fn publish_changes<'p>(
 /// Ends the anchors that the changes were to replace, on all pages: a reader of one page may have had the kernel's time
 /// and tell it to a reader of another.
 fn end_changes<'p>(
-    changes: impl Iterator<Item = Change<'p>> + Clone,
+    changes: impl Iterator<Item = PageChange<'p>> + Clone,
     base_cycles: u64,
     counter: impl Fn() -> u64,
 ) -> PublishError {

@@ -32,7 +32,7 @@ use crate::reason::Reason;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use change::end_anchors;
 
-pub use change::{Change, PublishError, publish_all, publish_changes};
+pub use change::{PageChange, PublishError, publish_all, publish_changes};
 pub use stats::{Init, Stats, Watch, Withdrawal};
 
 /// Longest time by which a reader's recheck of seq may be executed before its counter read has finished: see

@@ -6,7 +6,7 @@
 //! - [`init`]: constants of a page's lifetime;
 //! - [`Publisher`]: samples the host's clocks and publishes them on the page, in the guest's counts ([`Relation`]);
 //! - [`Publisher::trapped`]: advice after a system call of the guest, so that no timer is needed;
-//! - [`State`]: staleness, residual, drift, for a log.
+//! - [`PublisherState`]: staleness, residual, drift, for a log.
 //!
 //! Except for [`evidence`], which starts threads and reads other processes, nothing here allocates, locks, waits or
 //! keeps global state, and all of it can be used in a signal handler. `fastpath run` follows the same rules: the two
@@ -30,5 +30,5 @@ pub use publisher::{Busy, NotPublished, Publisher, PublisherConfig};
 pub use refresher::{LEAD_NS, News, Occasion, Refreshed, Refresher};
 pub use relation::{BadRelation, Relation};
 pub use sample::{Source, ThisHost};
-pub use state::State;
+pub use state::PublisherState;
 pub use trap::{Advice, Trap};

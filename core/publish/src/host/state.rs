@@ -13,7 +13,7 @@ const ATTEMPTS: u32 = 5;
 /// State of a publisher's page at one moment. If another thread publishes meanwhile, some of it may be newer than the
 /// rest.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct State {
+pub struct PublisherState {
     /// The clocks that the page answers.
     pub clocks: ClockSet,
     /// Reason why the anchors were withdrawn; `None`: they were not.
@@ -39,7 +39,7 @@ pub struct State {
 
 impl<S: Source> Publisher<'_, S> {
     /// Reads the page, the counter and the host's MONOTONIC, and returns the state.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> PublisherState {
         let reader = Reader::new(self.page);
         let stats = reader.stats();
         let cycles = self.guest_counter();
@@ -47,7 +47,7 @@ impl<S: Source> Publisher<'_, S> {
             .iter()
             .filter(|id| reader.read(*id, || cycles).is_some())
             .fold(ClockSet::NONE, |clocks, id| clocks.union(ClockSet::of_id(id)));
-        let mut state = State {
+        let mut state = PublisherState {
             clocks,
             withdrawn_reason: stats.withdrawn_reason,
             seeded: self.page.hres.copy[0].seq.load(Ordering::Acquire) != 0,

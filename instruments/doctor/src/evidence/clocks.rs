@@ -4,9 +4,9 @@ use super::super::facts::Facts;
 use super::super::root::plain;
 use super::super::words::nanoseconds;
 use super::line::{Line, Mark, line};
-use fastpath_measure::clocks::Kind;
+use fastpath_measure::clocks::ClockKind;
 use fastpath_measure::path::Path;
-use fastpath_measure::probe::Measured;
+use fastpath_measure::probe::MeasuredCall;
 use fastpath_measure::verdict::{self, CallVerdict};
 use fastpath_measure::{ClockMonotonicity, ClockRate, Monotonicity};
 
@@ -16,15 +16,15 @@ pub(super) fn from_facts(facts: &Facts) -> Vec<Line> {
     let clocks = facts
         .clocks
         .iter()
-        .filter(|report| report.clock.kind() != Kind::KernelOnly);
+        .filter(|report| report.clock.kind() != ClockKind::KernelOnly);
     let clocks = clocks.map(|report| (report.clock.name(), &report.measured));
     let functions = facts
         .functions
         .iter()
         .map(|report| (report.function.as_ref(), &report.measured));
-    let calls: Vec<(&str, &Measured)> = clocks.chain(functions).collect();
+    let calls: Vec<(&str, &MeasuredCall)> = clocks.chain(functions).collect();
     let common = common_remark(&calls);
-    let of_call = |(name, measured): &(&str, &Measured)| {
+    let of_call = |(name, measured): &(&str, &MeasuredCall)| {
         let why = measured.why.as_ref().filter(|_| common.is_none());
         of_call(name, measured, why, facts.counter.read_ns)
     };
@@ -62,7 +62,7 @@ fn of_monotonicity(seen: &Monotonicity) -> Line {
 }
 
 /// Returns the reason why paths could not be established, if it is the same for all such calls.
-fn common_remark<'a>(calls: &[(&str, &'a Measured)]) -> Option<&'a String> {
+fn common_remark<'a>(calls: &[(&str, &'a MeasuredCall)]) -> Option<&'a String> {
     let mut remarks = calls
         .iter()
         .filter(|(_, m)| m.path == Path::Unknown)
@@ -71,7 +71,7 @@ fn common_remark<'a>(calls: &[(&str, &'a Measured)]) -> Option<&'a String> {
     remarks.all(|why| why == Some(first)).then_some(first)
 }
 
-fn of_call(name: &str, measured: &Measured, why: Option<&String>, counter_ns: Option<f64>) -> Line {
+fn of_call(name: &str, measured: &MeasuredCall, why: Option<&String>, counter_ns: Option<f64>) -> Line {
     let path = match measured.path {
         Path::Vdso => "by the kernel's vDSO",
         Path::Fastpath => "by fastpath",

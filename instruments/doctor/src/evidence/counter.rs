@@ -1,7 +1,7 @@
 //! Facts about the CPU's counter, and the verdict on it.
 
 use super::super::causes;
-use super::super::facts::{Facts, Rate};
+use super::super::facts::{Facts, MeasuredRate};
 use super::super::words::{megahertz, nanoseconds};
 use super::line::{Add, Line, Mark, if_it_matters, line};
 use fastpath_evidence::counter::Features;
@@ -185,7 +185,7 @@ fn of_pair(pair: &Pair) -> (Mark, String) {
     (mark, shows)
 }
 
-fn rate_shows(facts: &Facts, rate: &Rate) -> String {
+fn rate_shows(facts: &Facts, rate: &MeasuredRate) -> String {
     let same = facts.clocksource.current.as_deref().is_some_and(causes::is_counter);
     format!(
         "{} ± {:.1} ppm over {:.0} ms{}",

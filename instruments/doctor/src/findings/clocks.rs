@@ -7,20 +7,21 @@ use super::super::root::plain;
 use super::super::words::{clock_names, costs, is_are, nanoseconds, take};
 use super::finding::{Finding, Severity, finding};
 use fastpath_measure::ClockMonotonicity;
-use fastpath_measure::clocks::{Clock, Kind};
+use fastpath_measure::clocks::{Clock, ClockKind};
 use fastpath_measure::path::Path;
-use fastpath_measure::probe::{ClockReport, Measured};
+use fastpath_measure::probe::{ClockReport, MeasuredCall};
 use fastpath_measure::verdict::CallVerdict;
 
 /// Returns the slow clocks that a vDSO could read from the counter.
 pub(crate) fn slow_counter_clocks(facts: &Facts) -> Vec<&ClockReport> {
-    let slow =
-        |report: &&ClockReport| report.clock.kind() == Kind::Counter && report.measured.verdict == CallVerdict::Slow;
+    let slow = |report: &&ClockReport| {
+        report.clock.kind() == ClockKind::Counter && report.measured.verdict == CallVerdict::Slow
+    };
     facts.clocks.iter().filter(slow).collect()
 }
 
-fn slow_others(facts: &Facts) -> Vec<(&str, &Measured)> {
-    let is_coarse = |report: &&ClockReport| report.clock.kind() == Kind::Coarse;
+fn slow_others(facts: &Facts) -> Vec<(&str, &MeasuredCall)> {
+    let is_coarse = |report: &&ClockReport| report.clock.kind() == ClockKind::Coarse;
     let coarse = facts
         .clocks
         .iter()
@@ -264,7 +265,7 @@ fn reason_is_unknown(facts: &Facts) -> String {
 }
 
 pub(super) fn unknown(facts: &Facts) -> Option<Finding> {
-    let unknown = |r: &&ClockReport| r.clock.kind() == Kind::Counter && r.measured.verdict == CallVerdict::Unknown;
+    let unknown = |r: &&ClockReport| r.clock.kind() == ClockKind::Counter && r.measured.verdict == CallVerdict::Unknown;
     let unknown: Vec<&ClockReport> = facts.clocks.iter().filter(unknown).collect();
     let first = unknown.first()?;
     let says = format!(

@@ -5,7 +5,7 @@ use super::super::words::nanoseconds;
 use super::finding::{Finding, Severity, Verdict};
 use super::process::is_about_process;
 use fastpath_measure::clocks::Clock;
-use fastpath_measure::probe::Measured;
+use fastpath_measure::probe::MeasuredCall;
 
 impl Verdict {
     /// Returns the verdict on the process that was asked about or, without one, on the host.
@@ -79,7 +79,7 @@ fn named(subject: Option<String>, says: Option<String>) -> String {
 fn reference(facts: &Facts) -> String {
     let monotonic = facts.clocks.iter().find(|report| report.clock == Clock::MONOTONIC);
     match monotonic.map(|report| &report.measured) {
-        Some(Measured {
+        Some(MeasuredCall {
             ns: Some(ns),
             syscall_ns: Some(call),
             ..

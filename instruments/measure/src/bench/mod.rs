@@ -6,8 +6,8 @@ mod subject;
 pub use row::{Ratios, Row};
 
 use crate::cost::{self, Effort};
-use crate::functions::{Call, Functions};
-use crate::host::Host;
+use crate::functions::{Functions, VdsoCall};
+use crate::host::MeasuredHost;
 use crate::path;
 use crate::timer::Timer;
 use crate::vdso::Vdso;
@@ -48,7 +48,7 @@ pub struct Bench {
     /// Each call by every path.
     pub rows: Vec<Row>,
     /// The host on which this was measured.
-    pub host: Host,
+    pub host: MeasuredHost,
 }
 
 /// Compares fastpath's functions, if given, with the kernel's vDSO, the system calls and the bare counter.
@@ -57,12 +57,12 @@ pub struct Bench {
 pub fn run(ours: Option<&Functions>, options: &BenchOptions, progress: &mut dyn FnMut(u64, u64)) -> Bench {
     let timer = Timer::start();
     let kernel = Vdso::of_kernel();
-    let clocks = options.clocks.iter().map(|clock| Call::ClockGettime(*clock));
-    let calls: Vec<Call> = clocks.chain(Call::FUNCTIONS.iter().copied()).collect();
+    let clocks = options.clocks.iter().map(|clock| VdsoCall::ClockGettime(*clock));
+    let calls: Vec<VdsoCall> = clocks.chain(VdsoCall::FUNCTIONS.iter().copied()).collect();
     // A path that is missing, or that a filter forbids, is left out. As in the probe, this is tested in a child.
     let evidence = path::establish(&calls);
     let kernel_functions = kernel.as_ref().and_then(Vdso::functions);
-    let is_supported = |(_, evidence): &(&Call, &path::Evidence)| !evidence.is_unsupported();
+    let is_supported = |(_, evidence): &(&VdsoCall, &path::PathEvidence)| !evidence.is_unsupported();
     let rounds = u64::from(options.rounds);
     let all = calls.iter().zip(&evidence).filter(is_supported).count() as u64 * rounds;
     let mut done = 0;
@@ -92,7 +92,7 @@ pub fn run(ours: Option<&Functions>, options: &BenchOptions, progress: &mut dyn 
         .collect();
     let counter_ticks = cost::ticks_per_read(&timer, Effort::PROBE);
     let ns_per_tick = timer.ns_per_tick();
-    let host = Host::look(
+    let host = MeasuredHost::look(
         counter_ticks.map(|ticks| ticks * ns_per_tick),
         Vdso::of_auxv().as_ref().map(Vdso::facts),
     );

@@ -3,8 +3,8 @@
 use super::BenchOptions;
 use super::subject::{Path, Subject};
 use crate::cost;
-use crate::functions::Call;
-use crate::stats::{Spread, Summary, tenths, thousandths};
+use crate::functions::VdsoCall;
+use crate::stats::{CostSummary, Spread, tenths, thousandths};
 use crate::timer::Timer;
 use serde::Serialize;
 
@@ -13,15 +13,15 @@ use serde::Serialize;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Row {
     /// The function, and the clock if it takes one.
-    pub call: Call,
+    pub call: VdsoCall,
     /// A bare ordered read of the counter.
-    pub counter_ns: Option<Summary>,
+    pub counter_ns: Option<CostSummary>,
     /// fastpath's function.
-    pub ours_ns: Option<Summary>,
+    pub ours_ns: Option<CostSummary>,
     /// The kernel's vDSO, called directly.
-    pub kernel_vdso_ns: Option<Summary>,
+    pub kernel_vdso_ns: Option<CostSummary>,
     /// The bare system call.
-    pub syscall_ns: Option<Summary>,
+    pub syscall_ns: Option<CostSummary>,
     /// Ratios of the costs.
     pub ratios: Ratios,
 }
@@ -42,14 +42,14 @@ pub struct Ratios {
 
 /// Ticks per call of each path, one value per round.
 pub(super) struct Ticks {
-    call: Call,
+    call: VdsoCall,
     rounds: Vec<(Path, Vec<f64>)>,
 }
 
 /// Measures the subjects in rounds. Calls `is_done` after each round.
 pub(super) fn measure(
     timer: &Timer,
-    call: Call,
+    call: VdsoCall,
     subjects: &[Subject],
     options: &BenchOptions,
     is_done: &mut dyn FnMut(),
@@ -88,7 +88,7 @@ impl Ticks {
     pub(super) fn in_ns(self, ns_per_tick: f64) -> Row {
         let ns = |path| {
             let ticks = self.ticks(path)?.to_vec();
-            Some(Summary::from_samples(ticks)?.map(|ticks| tenths(ticks * ns_per_tick)))
+            Some(CostSummary::from_samples(ticks)?.map(|ticks| tenths(ticks * ns_per_tick)))
         };
         Row {
             call: self.call,
@@ -136,7 +136,7 @@ mod tests {
             (Path::Syscall, vec![70.0, 210.0, 70.0, 210.0, 70.0]),
         ];
         let row = Ticks {
-            call: Call::ClockGettime(Clock::TAI),
+            call: VdsoCall::ClockGettime(Clock::TAI),
             rounds,
         }
         .in_ns(0.5);
@@ -150,7 +150,7 @@ mod tests {
         );
         assert_eq!(
             row.ours_ns,
-            Some(Summary {
+            Some(CostSummary {
                 p5: 5.0,
                 median: 5.0,
                 p95: 15.0,

@@ -1,7 +1,7 @@
 //! The paths on which a call is compared.
 
 use crate::counter;
-use crate::functions::{Call, Functions};
+use crate::functions::{Functions, VdsoCall};
 
 /// The path that a measurement belongs to: a column of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) struct Subject {
 
 /// Returns the paths to compare for a call, in the order of a round.
 pub(super) fn subjects(
-    call: Call,
+    call: VdsoCall,
     ours: Option<&Functions>,
     kernel: Option<Functions>,
     raw: Option<Functions>,

@@ -3,13 +3,13 @@
 use super::baseline::Baseline;
 use super::route::Route;
 use crate::cost::Cost;
-use crate::functions::Call;
+use crate::functions::VdsoCall;
 use crate::monotonicity::Steps;
 use crate::path::Path;
-use fastpath_page::clocks::{Clock, Kind};
+use fastpath_page::clocks::{Clock, ClockKind};
 
 /// The limits: cost and path of a clock read, and the change since the baseline.
-pub(super) struct Limits<'a> {
+pub(super) struct GuardLimits<'a> {
     pub max_ns: f64,
     /// The allowed paths; empty: any.
     pub paths: &'a [Path],
@@ -42,9 +42,9 @@ pub(super) enum Complaint {
 use Complaint::{Broken, Unknown};
 
 /// Judges whether a call is as expected.
-pub(super) fn judge(limits: &Limits, seen: &Seen, baseline: Option<&Baseline>) -> Result<(), Complaint> {
+pub(super) fn judge(limits: &GuardLimits, seen: &Seen, baseline: Option<&Baseline>) -> Result<(), Complaint> {
     let route = seen.route;
-    let call = Call::ClockGettime(seen.clock);
+    let call = VdsoCall::ClockGettime(seen.clock);
     if let Some(Backward { way, steps }) = seen.backward {
         return Err(Broken(format!(
             "{call} goes backward {way}: {} of {} reads, by up to {} ns",
@@ -70,8 +70,8 @@ pub(super) fn judge(limits: &Limits, seen: &Seen, baseline: Option<&Baseline>) -
     baseline.map_or(Ok(()), |baseline| against(baseline, limits.tolerance, seen, cost))
 }
 
-fn clock_read(limits: &Limits, seen: &Seen, cost: Cost) -> Result<(), Complaint> {
-    let (call, path) = (Call::ClockGettime(seen.clock), seen.route.path);
+fn clock_read(limits: &GuardLimits, seen: &Seen, cost: Cost) -> Result<(), Complaint> {
+    let (call, path) = (VdsoCall::ClockGettime(seen.clock), seen.route.path);
     if !limits.paths.is_empty() && !limits.paths.contains(&path) {
         let allowed: Vec<&str> = limits.paths.iter().map(|path| word(*path)).collect();
         return Err(Broken(format!(
@@ -90,7 +90,7 @@ fn clock_read(limits: &Limits, seen: &Seen, cost: Cost) -> Result<(), Complaint>
             cost.to_counter.unwrap_or_default()
         )));
     }
-    let is_vdso = matches!(path, Path::Vdso | Path::Fastpath) && seen.clock.kind() == Kind::Counter;
+    let is_vdso = matches!(path, Path::Vdso | Path::Fastpath) && seen.clock.kind() == ClockKind::Counter;
     if is_vdso && cost.is_too_much() {
         return Err(Broken(format!(
             "{call} costs {:.1} ns by {}: {:.1} counter reads, {:.2} system calls",
@@ -104,7 +104,7 @@ fn clock_read(limits: &Limits, seen: &Seen, cost: Cost) -> Result<(), Complaint>
 }
 
 fn against(baseline: &Baseline, tolerance: f64, seen: &Seen, cost: Cost) -> Result<(), Complaint> {
-    let call = Call::ClockGettime(seen.clock);
+    let call = VdsoCall::ClockGettime(seen.clock);
     let Some(before) = baseline.remembered(&call.to_string()) else {
         return Err(Unknown(format!("{call}: the baseline does not have it")));
     };
@@ -133,7 +133,7 @@ pub(super) fn in_words(seen: &Seen) -> String {
     let ns = seen.cost.map_or(f64::NAN, |cost| cost.call);
     format!(
         "{} {ns:.1} ns by {}",
-        Call::ClockGettime(seen.clock),
+        VdsoCall::ClockGettime(seen.clock),
         word(seen.route.path)
     )
 }
@@ -166,7 +166,7 @@ mod tests {
 
     /// Judges a call on a host with a counter read of 15 ns and a system call of 140 ns.
     fn judged(clock: Clock, path: Path, ns: f64, baseline: Option<&Baseline>) -> Result<(), Complaint> {
-        let limits = Limits {
+        let limits = GuardLimits {
             max_ns: 100.0,
             paths: FAST,
             tolerance: 1.5,
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_goes_backward_is_broken_however_fast_it_is() {
-        let limits = Limits {
+        let limits = GuardLimits {
             max_ns: 100.0,
             paths: &[],
             tolerance: 1.5,
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn an_unknown_path_is_neither_ok_nor_broken() {
-        let limits = Limits {
+        let limits = GuardLimits {
             max_ns: 100.0,
             paths: FAST,
             tolerance: 1.5,
@@ -255,7 +255,7 @@ mod tests {
         };
         let expected = Unknown("clock_gettime MONOTONIC: no seccomp".to_owned());
         assert_eq!(judge(&limits, &seen, None), Err(expected));
-        let any = Limits { paths: &[], ..limits };
+        let any = GuardLimits { paths: &[], ..limits };
         assert_eq!(
             judge(&any, &seen, None),
             Ok(()),
@@ -275,7 +275,7 @@ mod tests {
         let now = |baseline| judged(MONOTONIC, Path::Vdso, 30.0, Some(&baseline));
         assert_eq!(now(baseline("fastpath", 1.9)), Ok(()));
         assert!(broken(now(baseline("vdso", 1.3))).contains("1.30 in the baseline"));
-        let limits = Limits {
+        let limits = GuardLimits {
             max_ns: 1e9,
             paths: &[],
             tolerance: 1e9,

@@ -14,13 +14,13 @@ pub use baseline::{Baseline, Remembered};
 use crate::child::{self, End};
 use crate::cost::{Cost, Effort, least, until_settled};
 use crate::counter;
-use crate::functions::{Call, Functions};
+use crate::functions::{Functions, VdsoCall};
 use crate::path::Path;
 use crate::stats::{tenths, thousandths};
 use crate::timer::Timer;
 use crate::{Limit, Steps, monotonicity};
 use fastpath_page::clocks::Clock;
-use judge::{Backward, Complaint, Limits};
+use judge::{Backward, Complaint, GuardLimits};
 use route::Route;
 use serde::Serialize;
 use std::time::Duration;
@@ -58,7 +58,7 @@ pub struct GuardOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum GuardOutcome {
     /// All calls pass.
     Ok,
     /// A call does not pass.
@@ -72,7 +72,7 @@ pub enum Outcome {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuardReport {
     /// The outcome.
-    pub outcome: Outcome,
+    pub outcome: GuardOutcome,
     /// The outcome in one line.
     pub summary: String,
     /// The calls.
@@ -143,7 +143,7 @@ pub fn guard(options: &GuardOptions) -> GuardReport {
         }
     }
     let timer = Timer::start();
-    let limits = Limits {
+    let limits = GuardLimits {
         max_ns: options.max_ns,
         paths: &options.paths,
         tolerance: options.tolerance,
@@ -187,7 +187,7 @@ pub fn guard(options: &GuardOptions) -> GuardReport {
 
 /// Reads a clock by libc, as programs do. Returns 0 or the errno.
 fn errno_of(clock: Clock) -> i32 {
-    if Functions::libc().call(Call::ClockGettime(clock)) == 0 {
+    if Functions::libc().call(VdsoCall::ClockGettime(clock)) == 0 {
         return 0;
     }
     let error = std::io::Error::last_os_error();
@@ -212,7 +212,7 @@ fn look_for_backward_steps(looks: &mut [Look]) {
 impl Look {
     fn cost(&mut self, timer: &Timer) {
         if self.route.is_callable {
-            let call = Call::ClockGettime(self.clock);
+            let call = VdsoCall::ClockGettime(self.clock);
             let cost = Cost::measure(timer, Effort::PROBE, call, self.route.syscall_works);
             self.cost = Some(self.cost.map_or(cost, |before| before.least(cost)));
         }
@@ -242,14 +242,14 @@ impl Look {
 }
 
 fn report(
-    limits: &Limits,
+    limits: &GuardLimits,
     baseline: Option<&Baseline>,
     looks: &[Look],
     ns_per_tick: f64,
     looked: usize,
 ) -> GuardReport {
     let mut report = GuardReport {
-        outcome: Outcome::Ok,
+        outcome: GuardOutcome::Ok,
         summary: String::new(),
         calls: Vec::new(),
         counter_ns: None,
@@ -271,7 +271,7 @@ fn report(
             Err(Complaint::Unknown(why)) => unknown.push(why),
         }
         report.calls.push(Checked {
-            call: Call::ClockGettime(look.clock).to_string(),
+            call: VdsoCall::ClockGettime(look.clock).to_string(),
             path: look.route.path,
             ns: cost.map(|cost| tenths(cost.call)),
             counter_reads: cost.and_then(|cost| cost.to_counter).map(thousandths),
@@ -281,9 +281,9 @@ fn report(
         });
     }
     let (outcome, sentences) = match (broken.is_empty(), unknown.is_empty()) {
-        (false, _) => (Outcome::Broken, broken),
-        (true, false) => (Outcome::Unknown, unknown),
-        (true, true) => (Outcome::Ok, fine),
+        (false, _) => (GuardOutcome::Broken, broken),
+        (true, false) => (GuardOutcome::Unknown, unknown),
+        (true, true) => (GuardOutcome::Ok, fine),
     };
     report.outcome = outcome;
     report.summary = sentences.join("; ");
@@ -293,7 +293,7 @@ fn report(
 /// Returns the report for a process that a clock read would kill: nothing can be measured.
 fn forbidden(clocks: &[Clock], why: &str) -> GuardReport {
     let checked = |clock: &Clock| Checked {
-        call: Call::ClockGettime(*clock).to_string(),
+        call: VdsoCall::ClockGettime(*clock).to_string(),
         path: Path::Unknown,
         ns: None,
         counter_reads: None,
@@ -302,7 +302,7 @@ fn forbidden(clocks: &[Clock], why: &str) -> GuardReport {
         complaint: Some(why.to_owned()),
     };
     GuardReport {
-        outcome: Outcome::Broken,
+        outcome: GuardOutcome::Broken,
         summary: why.to_owned(),
         calls: clocks.iter().map(checked).collect(),
         counter_ns: None,
@@ -347,7 +347,7 @@ mod tests {
         let Some(report) = std::thread::spawn(forbid).join().unwrap() else {
             return crate::skip::skip("this kernel cannot forbid the counter (PR_SET_TSC)");
         };
-        assert_eq!(report.outcome, Outcome::Broken);
+        assert_eq!(report.outcome, GuardOutcome::Broken);
         assert!(report.summary.contains("PR_SET_TSC"), "{}", report.summary);
     }
 
@@ -358,7 +358,7 @@ mod tests {
             paths: vec![Path::Vdso, Path::Fastpath],
             ..options()
         });
-        assert_eq!(report.outcome, Outcome::Broken);
+        assert_eq!(report.outcome, GuardOutcome::Broken);
         assert!(report.summary.contains("system call"), "{}", report.summary);
         assert!(report.looks > 1, "nothing is called broken at a first look");
     }
@@ -373,6 +373,6 @@ mod tests {
             tolerance: 5.0,
             ..options()
         });
-        assert_eq!(again.outcome, Outcome::Ok, "{}", again.summary);
+        assert_eq!(again.outcome, GuardOutcome::Ok, "{}", again.summary);
     }
 }

@@ -1,7 +1,7 @@
 //! Determines the path of a guarded call, and whether the call can be made here.
 
 use crate::child::{self, End};
-use crate::functions::{Call, Functions};
+use crate::functions::{Functions, VdsoCall};
 use crate::path::{self, Path, TIME_LIMIT, TRIES};
 use crate::probe;
 use crate::vdso::Vdso;
@@ -24,14 +24,14 @@ pub(super) struct Route {
 
 /// Returns the path of each clock.
 pub(super) fn of_all(clocks: &[Clock]) -> Vec<Route> {
-    let calls: Vec<Call> = clocks.iter().map(|clock| Call::ClockGettime(*clock)).collect();
+    let calls: Vec<VdsoCall> = clocks.iter().map(|clock| VdsoCall::ClockGettime(*clock)).collect();
     let vdso = Vdso::of_auxv();
-    let route = |(clock, evidence): (&Clock, path::Evidence)| {
-        let evidence = path::Evidence {
+    let route = |(clock, evidence): (&Clock, path::PathEvidence)| {
+        let evidence = path::PathEvidence {
             syscalls: evidence.syscalls.or_else(|why| by_filter_in_force(*clock).ok_or(why)),
             ..evidence
         };
-        let (path, why) = probe::path_of(Call::ClockGettime(*clock), &evidence, vdso.as_ref());
+        let (path, why) = probe::path_of(VdsoCall::ClockGettime(*clock), &evidence, vdso.as_ref());
         Route {
             path,
             why,
@@ -56,10 +56,10 @@ fn by_filter_in_force(clock: Clock) -> Option<u64> {
             _ => None,
         }
     };
-    if killed(&|| raw.repeat(Call::ClockGettime(clock), 1)) != Some(true) {
+    if killed(&|| raw.repeat(VdsoCall::ClockGettime(clock), 1)) != Some(true) {
         return None;
     }
-    killed(&|| Functions::libc().repeat(Call::ClockGettime(clock), TRIES as u32))
+    killed(&|| Functions::libc().repeat(VdsoCall::ClockGettime(clock), TRIES as u32))
         .map(|killed| if killed { TRIES } else { 0 })
 }
 

@@ -2,8 +2,8 @@
 
 use crate::audit::facts::{self, FileFacts, Runtime};
 use crate::audit::families;
-use crate::audit::report::{Finding, Place, Program};
-use crate::audit::rules::{Level, Rule};
+use crate::audit::report::{AuditFinding, AuditedProgram, CodePlace};
+use crate::audit::rules::{AuditRule, Level};
 use fastpath_code::bytes::Bytes;
 use fastpath_code::calls::{self, By, CounterRead, Site};
 use fastpath_code::elf::{self, Elf, Kind};
@@ -17,8 +17,8 @@ const MOST_RESCUED: u64 = 512 << 20;
 /// One file and its findings.
 #[derive(Clone, Debug)]
 pub struct Judged {
-    pub program: Program,
-    pub findings: Vec<Finding>,
+    pub program: AuditedProgram,
+    pub findings: Vec<AuditFinding>,
     /// The reads of the counter that the findings are about, lowest address first.
     pub counter_reads: Vec<CounterRead>,
     /// The system calls for time and for the CPU's number, lowest address first.
@@ -28,11 +28,11 @@ pub struct Judged {
 impl Judged {
     /// Returns about how much memory the result takes.
     pub(crate) fn bytes(&self) -> usize {
-        let sites = |finding: &Finding| finding.sites.capacity() * size_of::<Place>();
+        let sites = |finding: &AuditFinding| finding.sites.capacity() * size_of::<CodePlace>();
         let findings = self
             .findings
             .iter()
-            .map(|finding| size_of::<Finding>() + sites(finding));
+            .map(|finding| size_of::<AuditFinding>() + sites(finding));
         let reads = self.counter_reads.capacity() * size_of::<CounterRead>();
         let calls = self.calls.capacity() * size_of::<Site>();
         size_of::<Judged>() + calls + findings.sum::<usize>() + reads
@@ -51,7 +51,7 @@ impl Judged {
     pub(crate) fn count(&mut self, analysis: &Analysis) {
         for finding in self.findings.iter_mut().filter(|finding| finding.has_calls()) {
             let by = match finding.rule {
-                Rule::Vsyscall => By::Vsyscall,
+                AuditRule::Vsyscall => By::Vsyscall,
                 _ => By::SystemCall,
             };
             let reads_a_clock = |calls: Calls| matches!(calls, Calls::One(call) if call.reads_a_clock());
@@ -101,7 +101,7 @@ pub fn judge<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Judged>, String> {
     } else {
         FileFacts::default()
     };
-    let program = Program {
+    let program = AuditedProgram {
         path: String::new(),
         isa: elf.isa.name(),
         kind: elf.kind,
@@ -137,17 +137,17 @@ fn counter_reads(elf: &Elf, facts: &FileFacts, mut reads: Vec<CounterRead>) -> V
     reads
 }
 
-fn findings(elf: &Elf, facts: &FileFacts, sites: &[Site], counter_reads: &[CounterRead]) -> Vec<Finding> {
+fn findings(elf: &Elf, facts: &FileFacts, sites: &[Site], counter_reads: &[CounterRead]) -> Vec<AuditFinding> {
     let places = |by: By| {
         sites
             .iter()
             .filter(move |site| site.by == by)
-            .map(Place::from)
+            .map(CodePlace::from)
             .collect()
     };
-    let vsyscalls: Vec<Place> = places(By::Vsyscall);
+    let vsyscalls: Vec<CodePlace> = places(By::Vsyscall);
     // A shared glibc gets the vDSO's functions from its loader.
-    let own: Vec<Place> = if elf.is_of_shared_glibc {
+    let own: Vec<CodePlace> = if elf.is_of_shared_glibc {
         Vec::new()
     } else {
         places(By::SystemCall)
@@ -155,50 +155,57 @@ fn findings(elf: &Elf, facts: &FileFacts, sites: &[Site], counter_reads: &[Count
     let runtime = facts.runtime.as_ref();
     let is = |name| runtime.is_some_and(|runtime| runtime.name == name);
     let mut found = Vec::new();
-    let mut add = |rule: Rule, level: Level, sites: Vec<Place>| found.push(finding(elf, runtime, rule, level, sites));
+    let mut add =
+        |rule: AuditRule, level: Level, sites: Vec<CodePlace>| found.push(finding(elf, runtime, rule, level, sites));
     if facts.lookups.any() {
         // A file that looks up the vDSO will take the fast path.
     } else if elf.kind == Kind::StaticProgram {
         let rule = if is("go") {
-            Rule::Go
+            AuditRule::Go
         } else if is("glibc") {
-            Rule::StaticGlibc
+            AuditRule::StaticGlibc
         } else if is("musl") {
-            Rule::StaticMusl
+            AuditRule::StaticMusl
         } else {
-            Rule::Static
+            AuditRule::Static
         };
         if !own.is_empty() {
             add(rule, rule.level(), own);
-        } else if rule == Rule::StaticGlibc && vsyscalls.is_empty() {
+        } else if rule == AuditRule::StaticGlibc && vsyscalls.is_empty() {
             add(rule, Level::Note, own);
         }
     } else if !own.is_empty() {
         let rule = if elf.kind == Kind::Library && is("musl") {
-            Rule::Libc
+            AuditRule::Libc
         } else {
-            Rule::OwnSystemCall
+            AuditRule::OwnSystemCall
         };
         add(rule, rule.level(), own);
     }
     if !vsyscalls.is_empty() {
-        add(Rule::Vsyscall, Rule::Vsyscall.level(), vsyscalls);
+        add(AuditRule::Vsyscall, AuditRule::Vsyscall.level(), vsyscalls);
     }
     let (scaled, others): (Vec<&CounterRead>, Vec<&CounterRead>) =
         counter_reads.iter().partition(|read| read.is_scaled);
-    for (rule, reads) in [(Rule::CounterAsClock, scaled), (Rule::Counter, others)] {
+    for (rule, reads) in [(AuditRule::CounterAsClock, scaled), (AuditRule::Counter, others)] {
         if !reads.is_empty() {
-            add(rule, rule.level(), reads.into_iter().map(Place::from).collect());
+            add(rule, rule.level(), reads.into_iter().map(CodePlace::from).collect());
         }
     }
     found
 }
 
-fn finding(elf: &Elf, runtime: Option<&Runtime>, rule: Rule, level: Level, mut sites: Vec<Place>) -> Finding {
+fn finding(
+    elf: &Elf,
+    runtime: Option<&Runtime>,
+    rule: AuditRule,
+    level: Level,
+    mut sites: Vec<CodePlace>,
+) -> AuditFinding {
     let count = sites.len();
     sites.truncate(SHOWN_SITES);
     sites.shrink_to_fit();
-    Finding {
+    AuditFinding {
         path: String::new(),
         layer: None,
         rule,

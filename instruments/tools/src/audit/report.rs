@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::audit::facts::{Lookups, Runtime};
 use crate::audit::families::Family;
-use crate::audit::rules::{Level, Rule};
+use crate::audit::rules::{AuditRule, Level};
 use fastpath_code::calls::{By, Call, CounterRead, Site};
 use fastpath_code::elf::Kind;
 
@@ -23,7 +23,7 @@ pub enum Means {
 
 /// One place in the code.
 #[derive(Clone, Copy, Debug, Serialize, schemars::JsonSchema)]
-pub struct Place {
+pub struct CodePlace {
     /// Its address as the file states it, before relocation.
     pub address: u64,
     /// The call, unless it is a read of the counter.
@@ -32,9 +32,9 @@ pub struct Place {
     pub by: Means,
 }
 
-impl From<&Site> for Place {
-    fn from(site: &Site) -> Place {
-        Place {
+impl From<&Site> for CodePlace {
+    fn from(site: &Site) -> CodePlace {
+        CodePlace {
             address: site.address,
             call: Some(site.call),
             by: match site.by {
@@ -45,9 +45,9 @@ impl From<&Site> for Place {
     }
 }
 
-impl From<&CounterRead> for Place {
-    fn from(read: &CounterRead) -> Place {
-        Place {
+impl From<&CounterRead> for CodePlace {
+    fn from(read: &CounterRead) -> CodePlace {
+        CodePlace {
             address: read.address,
             call: None,
             by: Means::Counter,
@@ -57,14 +57,14 @@ impl From<&CounterRead> for Place {
 
 /// One reason why one file does not take the fast path.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
-pub struct Finding {
+pub struct AuditFinding {
     /// The file; in an archive, the archive, `!/`, and the file in it.
     pub path: String,
     /// The layer of an image that contains the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layer: Option<String>,
     /// The rule of the finding.
-    pub rule: Rule,
+    pub rule: AuditRule,
     /// The finding's level.
     pub level: Level,
     /// The file's instruction set.
@@ -79,7 +79,7 @@ pub struct Finding {
     /// The advice.
     pub help: &'static str,
     /// The first places in the code.
-    pub sites: Vec<Place>,
+    pub sites: Vec<CodePlace>,
     /// Number of all sites.
     pub site_count: usize,
     /// The known code that the file contains and that reads the counter, for findings about such reads.
@@ -93,7 +93,7 @@ pub struct Finding {
 
 /// A file that was judged.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
-pub struct Program {
+pub struct AuditedProgram {
     /// The file; in an archive, the archive, `!/`, and the file in it.
     pub path: String,
     /// The file's instruction set.
@@ -125,7 +125,7 @@ pub struct Unjudged {
 
 /// The totals of a report.
 #[derive(Clone, Copy, Debug, Default, Serialize, schemars::JsonSchema)]
-pub struct Summary {
+pub struct AuditSummary {
     /// Number of regular files that were examined.
     pub files: u64,
     /// Number of ELF files that are run, of the ISAs of the images.
@@ -148,19 +148,19 @@ pub struct Summary {
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct AuditReport {
     /// The totals.
-    pub summary: Summary,
+    pub summary: AuditSummary,
     /// The findings, the gravest first.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<AuditFinding>,
     /// The programs that were judged, if requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub programs: Vec<Program>,
+    pub programs: Vec<AuditedProgram>,
     /// Files and archives that could not be judged.
     pub unjudged: Vec<Unjudged>,
     /// Requested paths that do not exist or may not be read.
     pub missing: Vec<Unjudged>,
 }
 
-impl Finding {
+impl AuditFinding {
     /// Returns whether it is about calls that `--rescue` may redirect.
     pub(crate) fn has_calls(&self) -> bool {
         self.site_count > 0 && !self.rule.is_about_counter()
@@ -196,9 +196,9 @@ const MOST_PATH_BYTES: usize = 32 << 20;
 /// Collects the parts of a report.
 #[derive(Default)]
 pub(crate) struct Gathered {
-    pub summary: Summary,
-    pub findings: Vec<Finding>,
-    pub programs: Vec<Program>,
+    pub summary: AuditSummary,
+    pub findings: Vec<AuditFinding>,
+    pub programs: Vec<AuditedProgram>,
     pub unjudged: Vec<Unjudged>,
     pub missing: Vec<Unjudged>,
     path_bytes: usize,

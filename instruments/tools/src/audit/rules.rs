@@ -25,7 +25,7 @@ impl Level {
 
 /// The kinds of findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rule {
+pub enum AuditRule {
     StaticGlibc,
     StaticMusl,
     Go,
@@ -37,67 +37,69 @@ pub enum Rule {
     Counter,
 }
 
-impl Rule {
-    pub const ALL: [Rule; 9] = [
-        Rule::StaticGlibc,
-        Rule::StaticMusl,
-        Rule::Go,
-        Rule::Static,
-        Rule::Libc,
-        Rule::OwnSystemCall,
-        Rule::Vsyscall,
-        Rule::CounterAsClock,
-        Rule::Counter,
+impl AuditRule {
+    pub const ALL: [AuditRule; 9] = [
+        AuditRule::StaticGlibc,
+        AuditRule::StaticMusl,
+        AuditRule::Go,
+        AuditRule::Static,
+        AuditRule::Libc,
+        AuditRule::OwnSystemCall,
+        AuditRule::Vsyscall,
+        AuditRule::CounterAsClock,
+        AuditRule::Counter,
     ];
 
     pub fn id(self) -> &'static str {
         match self {
-            Rule::StaticGlibc => "static-glibc-without-vdso",
-            Rule::StaticMusl => "static-musl-without-vdso",
-            Rule::Go => "go-without-vdso",
-            Rule::Static => "static-without-vdso",
-            Rule::Libc => "libc-without-vdso",
-            Rule::OwnSystemCall => "own-system-call",
-            Rule::Vsyscall => "vsyscall-page",
-            Rule::CounterAsClock => "counter-as-clock",
-            Rule::Counter => "counter-read",
+            AuditRule::StaticGlibc => "static-glibc-without-vdso",
+            AuditRule::StaticMusl => "static-musl-without-vdso",
+            AuditRule::Go => "go-without-vdso",
+            AuditRule::Static => "static-without-vdso",
+            AuditRule::Libc => "libc-without-vdso",
+            AuditRule::OwnSystemCall => "own-system-call",
+            AuditRule::Vsyscall => "vsyscall-page",
+            AuditRule::CounterAsClock => "counter-as-clock",
+            AuditRule::Counter => "counter-read",
         }
     }
 
     /// Returns the rule's level, unless a circumstance of the file lowers it.
     pub fn level(self) -> Level {
         match self {
-            Rule::OwnSystemCall => Level::Warning,
-            Rule::CounterAsClock | Rule::Counter => Level::Note,
+            AuditRule::OwnSystemCall => Level::Warning,
+            AuditRule::CounterAsClock | AuditRule::Counter => Level::Note,
             _ => Level::Error,
         }
     }
 
     /// Returns whether it is about reads of the CPU's counter.
     pub fn is_about_counter(self) -> bool {
-        matches!(self, Rule::CounterAsClock | Rule::Counter)
+        matches!(self, AuditRule::CounterAsClock | AuditRule::Counter)
     }
 
     /// Returns the statement of the finding.
     pub fn says(self) -> &'static str {
         match self {
-            Rule::StaticGlibc => "a static glibc that does not look for the vDSO: every clock read is a system call",
-            Rule::StaticMusl => "a static musl that does not look for the vDSO: every clock read is a system call",
-            Rule::Go => "a Go runtime that does not look for the vDSO: every clock read is a system call",
-            Rule::Static => {
+            AuditRule::StaticGlibc => {
+                "a static glibc that does not look for the vDSO: every clock read is a system call"
+            }
+            AuditRule::StaticMusl => "a static musl that does not look for the vDSO: every clock read is a system call",
+            AuditRule::Go => "a Go runtime that does not look for the vDSO: every clock read is a system call",
+            AuditRule::Static => {
                 "a static program that reads clocks and does not look for the vDSO: every read is a system call"
             }
-            Rule::Libc => {
+            AuditRule::Libc => {
                 "a C library that does not look for the vDSO: every clock read of every program on it is a system call"
             }
-            Rule::OwnSystemCall => "its own code makes the system call: these clock reads never take the vDSO",
-            Rule::CounterAsClock => {
+            AuditRule::OwnSystemCall => "its own code makes the system call: these clock reads never take the vDSO",
+            AuditRule::CounterAsClock => {
                 "it reads the CPU's counter itself and scales it, as for a clock: that time is wrong where the counters of the CPUs differ, and after a restore on another host"
             }
-            Rule::Counter => {
+            AuditRule::Counter => {
                 "it reads the CPU's counter itself, for a purpose that is not known: counts of cycles, bounds of loops and seeds are harmless, a clock may be wrong"
             }
-            Rule::Vsyscall => {
+            AuditRule::Vsyscall => {
                 "it calls the vsyscall page: such a read traps into the kernel, or ends the program where the page is off"
             }
         }
@@ -106,30 +108,30 @@ impl Rule {
     /// Returns the advice.
     pub fn help(self) -> &'static str {
         match self {
-            Rule::StaticGlibc => "link it with glibc 2.31 or newer, or dynamically",
-            Rule::StaticMusl => {
+            AuditRule::StaticGlibc => "link it with glibc 2.31 or newer, or dynamically",
+            AuditRule::StaticMusl => {
                 "link it with a newer musl: x86-64 looks for the vDSO since 1.1.0, the others later; on Arm 1.2.0 to 1.2.3 do not"
             }
-            Rule::Go => "build it with Go 1.11 or newer, which looks for the vDSO on amd64, 386, arm64 and arm",
-            Rule::Static | Rule::OwnSystemCall => {
+            AuditRule::Go => "build it with Go 1.11 or newer, which looks for the vDSO on amd64, 386, arm64 and arm",
+            AuditRule::Static | AuditRule::OwnSystemCall => {
                 "call the C library's clock_gettime instead, or look the function up in the vDSO (AT_SYSINFO_EHDR)"
             }
-            Rule::Libc => "use a newer C library",
-            Rule::CounterAsClock | Rule::Counter => {
+            AuditRule::Libc => "use a newer C library",
+            AuditRule::CounterAsClock | AuditRule::Counter => {
                 "read CLOCK_MONOTONIC instead, which costs little more where it is fast; `fastpath doctor` tells whether a host's counter can be trusted"
             }
-            Rule::Vsyscall => "link it with a C library of this decade, or call its clock_gettime instead",
+            AuditRule::Vsyscall => "link it with a C library of this decade, or call its clock_gettime instead",
         }
     }
 }
 
-impl serde::Serialize for Rule {
+impl serde::Serialize for AuditRule {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.id())
     }
 }
 
-impl schemars::JsonSchema for Rule {
+impl schemars::JsonSchema for AuditRule {
     fn inline_schema() -> bool {
         true
     }
@@ -139,7 +141,7 @@ impl schemars::JsonSchema for Rule {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "type": "string", "enum": Rule::ALL.map(Rule::id) })
+        schemars::json_schema!({ "type": "string", "enum": AuditRule::ALL.map(AuditRule::id) })
     }
 }
 
@@ -149,10 +151,10 @@ mod tests {
 
     #[test]
     fn rules_have_ids_of_their_own_and_levels_an_order() {
-        let mut ids: Vec<_> = Rule::ALL.iter().map(|rule| rule.id()).collect();
+        let mut ids: Vec<_> = AuditRule::ALL.iter().map(|rule| rule.id()).collect();
         ids.sort_unstable();
         ids.dedup();
-        assert_eq!(ids.len(), Rule::ALL.len());
+        assert_eq!(ids.len(), AuditRule::ALL.len());
         assert!(Level::Note < Level::Warning && Level::Warning < Level::Error);
     }
 }

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::audit::report::{AuditReport, Finding};
-use crate::audit::rules::{Level, Rule};
+use crate::audit::report::{AuditFinding, AuditReport};
+use crate::audit::rules::{AuditRule, Level};
 
 /// Returns the report as SARIF.
 pub fn sarif(report: &AuditReport, version: &str) -> Value {
-    let rules: Vec<Value> = Rule::ALL
+    let rules: Vec<Value> = AuditRule::ALL
         .iter()
         .map(|rule| {
             json!({
@@ -44,7 +44,7 @@ pub fn sarif(report: &AuditReport, version: &str) -> Value {
     })
 }
 
-fn result(finding: &Finding) -> Value {
+fn result(finding: &AuditFinding) -> Value {
     let level = match finding.level {
         Level::Note => "note",
         Level::Warning => "warning",
@@ -66,7 +66,7 @@ fn result(finding: &Finding) -> Value {
             })
             .collect()
     };
-    let index = Rule::ALL.iter().position(|rule| *rule == finding.rule);
+    let index = AuditRule::ALL.iter().position(|rule| *rule == finding.rule);
     json!({
         "ruleId": finding.rule.id(),
         "ruleIndex": index,
@@ -77,7 +77,7 @@ fn result(finding: &Finding) -> Value {
     })
 }
 
-fn message(finding: &Finding) -> String {
+fn message(finding: &AuditFinding) -> String {
     let family = finding.names_family().map_or_else(String::new, |says| says + " ");
     format!("{}. {family}To fix it: {}.", finding.says, finding.help)
 }

@@ -14,7 +14,7 @@ use walkdir::WalkDir;
 use crate::audit::judge::{Judged, judge};
 use crate::audit::open::open;
 use crate::audit::options::{AuditOptions, Progress};
-use crate::audit::report::{AuditReport, Finding, Gathered, Unjudged};
+use crate::audit::report::{AuditFinding, AuditReport, Gathered, Unjudged};
 use crate::audit::{archive, layers};
 use fastpath_code::bytes::OnDisk;
 
@@ -189,7 +189,7 @@ impl Audit<'_> {
 impl Audit<'_> {
     /// Adds what `--rescue` does with a file's system calls. A file that cannot be examined has none that it redirects.
     fn analyse(&self, file: &OnDisk, judged: &mut Judged) {
-        if !self.options.with_sites && !judged.findings.iter().any(Finding::has_calls) {
+        if !self.options.with_sites && !judged.findings.iter().any(AuditFinding::has_calls) {
             return;
         }
         let mut count = self.analysed.lock().unwrap_or_else(|e| e.into_inner());

@@ -5,7 +5,7 @@ use fastpath_measure::Clock;
 /// A system call by which a program reads a clock, or asks for its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
-pub(crate) enum Function {
+pub(crate) enum TimeCall {
     ClockGettime = 0,
     Gettimeofday = 1,
     Time = 2,
@@ -16,69 +16,69 @@ pub(crate) enum Function {
     ClockGetresTime64 = 6,
 }
 
-impl Function {
-    pub(crate) const ALL: [Function; 7] = [
-        Function::ClockGettime,
-        Function::Gettimeofday,
-        Function::Time,
-        Function::ClockGetres,
-        Function::Getcpu,
-        Function::ClockGettime64,
-        Function::ClockGetresTime64,
+impl TimeCall {
+    pub(crate) const ALL: [TimeCall; 7] = [
+        TimeCall::ClockGettime,
+        TimeCall::Gettimeofday,
+        TimeCall::Time,
+        TimeCall::ClockGetres,
+        TimeCall::Getcpu,
+        TimeCall::ClockGettime64,
+        TimeCall::ClockGetresTime64,
     ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Function::ClockGettime => "clock_gettime",
-            Function::Gettimeofday => "gettimeofday",
-            Function::Time => "time",
-            Function::ClockGetres => "clock_getres",
-            Function::Getcpu => "getcpu",
-            Function::ClockGettime64 => "clock_gettime64",
-            Function::ClockGetresTime64 => "clock_getres_time64",
+            TimeCall::ClockGettime => "clock_gettime",
+            TimeCall::Gettimeofday => "gettimeofday",
+            TimeCall::Time => "time",
+            TimeCall::ClockGetres => "clock_getres",
+            TimeCall::Getcpu => "getcpu",
+            TimeCall::ClockGettime64 => "clock_gettime64",
+            TimeCall::ClockGetresTime64 => "clock_getres_time64",
         }
     }
 
     pub(crate) fn takes_a_clock(self) -> bool {
-        !matches!(self, Function::Gettimeofday | Function::Time | Function::Getcpu)
+        !matches!(self, TimeCall::Gettimeofday | TimeCall::Time | TimeCall::Getcpu)
     }
 }
 
 /// The ABI by which the kernel was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
-pub(crate) enum Abi {
+pub(crate) enum CallAbi {
     Native = 0,
     Compat = 1,
     Vsyscall = 2,
 }
 
-impl Abi {
-    pub(crate) const ALL: [Abi; 3] = [Abi::Native, Abi::Compat, Abi::Vsyscall];
+impl CallAbi {
+    pub(crate) const ALL: [CallAbi; 3] = [CallAbi::Native, CallAbi::Compat, CallAbi::Vsyscall];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Abi::Native => std::env::consts::ARCH,
-            Abi::Compat => crate::trace::arch::COMPAT_NAME,
-            Abi::Vsyscall => "vsyscall",
+            CallAbi::Native => std::env::consts::ARCH,
+            CallAbi::Compat => crate::trace::arch::COMPAT_NAME,
+            CallAbi::Vsyscall => "vsyscall",
         }
     }
 }
 
 /// A call site in one process and for one clock. Its calls are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Site {
+pub(crate) struct CallSite {
     /// The process, as numbered in the PID namespace of the tracer.
     pub pid: u32,
-    pub function: Function,
-    pub abi: Abi,
+    pub function: TimeCall,
+    pub abi: CallAbi,
     /// 0 if the function takes none.
     pub clock: i32,
     /// Address behind the instruction that entered the kernel; 0 if unknown.
     pub ip: u64,
 }
 
-impl Site {
+impl CallSite {
     /// Returns the name of the clock: MONOTONIC; `dynamic` for that of a file or of another process; `None` if the
     /// function takes no clock.
     pub(crate) fn clock_name(&self) -> Option<String> {
@@ -92,8 +92,8 @@ impl Site {
 
 /// Origin of a call: the registers, and the top of the stack.
 #[derive(Clone, Debug)]
-pub(crate) struct Sample {
-    pub site: Site,
+pub(crate) struct CallSample {
+    pub site: CallSite,
     /// CLOCK_MONOTONIC.
     pub time_ns: u64,
     /// Number of calls that it represents.

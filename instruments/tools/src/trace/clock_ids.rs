@@ -1,7 +1,7 @@
 //! Which clock a process reads at a moment within a vDSO, by its registers.
 
-use crate::trace::call::Sample;
-use crate::trace::process::Image;
+use crate::trace::call::CallSample;
+use crate::trace::process::ProgramImage;
 use crate::trace::symbols;
 use fastpath_code::clock_id::{Places, clock_id_places};
 use fastpath_measure::Clock;
@@ -16,7 +16,7 @@ pub(crate) struct ClockIds(HashMap<u64, Places>);
 
 impl ClockIds {
     /// Reads the vDSOs of a process: the kernel's as it is there, which `attach` changes, and fastpath's.
-    pub(crate) fn read(pid: u32, image: &Image) -> ClockIds {
+    pub(crate) fn read(pid: u32, image: &ProgramImage) -> ClockIds {
         let mappings = image.maps.iter().filter(|mapping| symbols::is_vdso(&mapping.path));
         let code: Vec<(u64, Vec<u8>)> = mappings
             .filter_map(|mapping| Some((mapping.range.start, symbols::memory_of(pid, &mapping.range)?)))
@@ -32,7 +32,7 @@ impl ClockIds {
     }
 
     /// Returns the clock that is read in a sample with these registers, if it still shows the clock's id.
-    pub(crate) fn clock(&self, sample: &Sample, registers: &GeneralRegisters) -> Option<Clock> {
+    pub(crate) fn clock(&self, sample: &CallSample, registers: &GeneralRegisters) -> Option<Clock> {
         self.clock_at(sample.site.ip, sample, 0, registers).or_else(|| {
             // In a function of the vDSO's own that has pushed nothing: where it returns to.
             let caller = u64::from_ne_bytes(*sample.stack.first_chunk()?);
@@ -41,7 +41,13 @@ impl ClockIds {
     }
 
     /// Returns the clock at an address, where the stack pointer is that of the sample, plus `popped` bytes.
-    fn clock_at(&self, address: u64, sample: &Sample, popped: usize, registers: &GeneralRegisters) -> Option<Clock> {
+    fn clock_at(
+        &self,
+        address: u64,
+        sample: &CallSample,
+        popped: usize,
+        registers: &GeneralRegisters,
+    ) -> Option<Clock> {
         let places = self.0.get(&address)?;
         let on_stack = || {
             let at = popped.checked_add(usize::try_from(places.slot()?).ok()?)?;

@@ -22,7 +22,7 @@ mod why;
 
 pub use command::{NOT_EXECUTABLE, NOT_FOUND};
 pub use reads::{ReadCaller, ReadClock, Reads, reads};
-pub use report::{Caller, Lost, Method, Row, TraceReport};
-pub use session::{End, Observer, Outcome, Running, TraceOptions, Whom, run};
+pub use report::{Caller, LostRecords, Method, TraceReport, TraceRow};
+pub use session::{CommandEnd, Observer, TraceOptions, TraceOutcome, UnwatchedCommand, Whom, run};
 pub use symbols::Frame;
 pub use why::Why;

@@ -1,6 +1,6 @@
 //! Processes over time: the program that each one ran at a moment, and its mappings.
 
-use crate::trace::call::Site;
+use crate::trace::call::CallSite;
 use fastpath_os::foreign::{self, Reader};
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// An executable mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mapping {
+pub(crate) struct ImageMapping {
     pub range: Range<u64>,
     /// Offset in the file.
     pub offset: u64,
@@ -21,18 +21,18 @@ pub(crate) struct Mapping {
 
 /// A program that a process runs, until it executes another one.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Image {
+pub(crate) struct ProgramImage {
     /// CLOCK_MONOTONIC. 0 if it ran before the trace began.
     pub since_ns: u64,
     pub comm: String,
     pub program: Option<String>,
-    pub maps: Vec<Mapping>,
+    pub maps: Vec<ImageMapping>,
     /// Whether `maps` contains everything that was mapped before the trace began.
     is_complete: bool,
 }
 
-impl Image {
-    pub(crate) fn mapping(&self, address: u64) -> Option<&Mapping> {
+impl ProgramImage {
+    pub(crate) fn mapping(&self, address: u64) -> Option<&ImageMapping> {
         self.maps.iter().find(|mapping| mapping.range.contains(&address))
     }
 
@@ -40,14 +40,14 @@ impl Image {
         self.maps.iter().any(|mapping| mapping.path == "[vdso]")
     }
 
-    fn map(&mut self, mapping: Mapping) {
+    fn map(&mut self, mapping: ImageMapping) {
         self.maps
             .retain(|old| old.range.end <= mapping.range.start || mapping.range.end <= old.range.start);
         self.maps.push(mapping);
     }
 
     /// Adds mappings that do not overlap, lowest first. A process may have tens of thousands.
-    fn map_all(&mut self, new: Vec<Mapping>) {
+    fn map_all(&mut self, new: Vec<ImageMapping>) {
         self.maps.retain(|old| {
             let next = new.partition_point(|new| new.range.end <= old.range.start);
             new.get(next).is_none_or(|new| old.range.end <= new.range.start)
@@ -59,7 +59,7 @@ impl Image {
 /// All known processes.
 #[derive(Default)]
 pub(crate) struct Processes {
-    images: HashMap<u32, Vec<Image>>,
+    images: HashMap<u32, Vec<ProgramImage>>,
     parents: HashMap<u32, u32>,
     ended: HashSet<u32>,
 }
@@ -84,21 +84,21 @@ impl Processes {
     }
 
     pub(crate) fn exec(&mut self, pid: u32, comm: String, now_ns: u64) {
-        self.images.entry(pid).or_default().push(Image {
+        self.images.entry(pid).or_default().push(ProgramImage {
             since_ns: now_ns,
             comm,
             is_complete: true,
-            ..Image::default()
+            ..ProgramImage::default()
         });
     }
 
     /// Records an exec for which no mapping events will come: the mappings can be read.
     pub(crate) fn exec_seen(&mut self, pid: u32, comm: String, now_ns: u64) {
-        self.images.entry(pid).or_default().push(Image {
+        self.images.entry(pid).or_default().push(ProgramImage {
             since_ns: now_ns,
             comm,
             program: program(pid),
-            ..Image::default()
+            ..ProgramImage::default()
         });
     }
 
@@ -107,7 +107,7 @@ impl Processes {
     }
 
     /// Records a mapping. The first file that a new program maps is its own.
-    pub(crate) fn map(&mut self, pid: u32, mapping: Mapping) {
+    pub(crate) fn map(&mut self, pid: u32, mapping: ImageMapping) {
         let image = self.current(pid);
         if image.is_complete && image.program.is_none() && mapping.path.starts_with('/') {
             image.program = Some(mapping.path.clone());
@@ -129,14 +129,14 @@ impl Processes {
             .retain(|pid, _| !self.ended.contains(pid) || is_needed(*pid));
     }
 
-    fn current(&mut self, pid: u32) -> &mut Image {
+    fn current(&mut self, pid: u32) -> &mut ProgramImage {
         let images = self.images.entry(pid).or_insert_with(|| vec![name(pid)]);
         images.last_mut().expect("every process has an image")
     }
 
     /// Returns the program that was running when a site was first seen, with all of its mappings if they are still
     /// available.
-    pub(crate) fn at(&mut self, site: &Site, first_ns: u64, comm: &str) -> &Image {
+    pub(crate) fn at(&mut self, site: &CallSite, first_ns: u64, comm: &str) -> &ProgramImage {
         let pid = site.pid;
         let images = self.images.entry(pid).or_insert_with(|| vec![name(pid)]);
         let index = images.iter().rposition(|image| image.since_ns <= first_ns).unwrap_or(0);
@@ -157,7 +157,7 @@ impl Processes {
         image
     }
 
-    pub(crate) fn image(&self, pid: u32, since_ns: u64) -> Option<&Image> {
+    pub(crate) fn image(&self, pid: u32, since_ns: u64) -> Option<&ProgramImage> {
         self.images.get(&pid)?.iter().find(|image| image.since_ns == since_ns)
     }
 
@@ -178,11 +178,11 @@ impl Processes {
     }
 }
 
-fn name(pid: u32) -> Image {
-    Image {
+fn name(pid: u32) -> ProgramImage {
+    ProgramImage {
         comm: fastpath_os::comm(pid).unwrap_or_default(),
         program: program(pid),
-        ..Image::default()
+        ..ProgramImage::default()
     }
 }
 
@@ -192,9 +192,9 @@ fn program(pid: u32) -> Option<String> {
 }
 
 /// Returns the executable mappings.
-fn mappings(pid: u32) -> impl Iterator<Item = Mapping> {
+fn mappings(pid: u32) -> impl Iterator<Item = ImageMapping> {
     let maps = fastpath_os::maps::read(pid).unwrap_or_default().into_iter();
-    maps.filter(|mapping| mapping.executable).map(|mapping| Mapping {
+    maps.filter(|mapping| mapping.executable).map(|mapping| ImageMapping {
         range: mapping.range(),
         offset: mapping.offset,
         path: mapping.name,
@@ -220,20 +220,20 @@ pub(crate) fn open(pid: u32, path: &str) -> Option<Reader> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::call::{Abi, Function};
+    use crate::trace::call::{CallAbi, TimeCall};
 
-    fn site(pid: u32, ip: u64) -> Site {
-        Site {
+    fn site(pid: u32, ip: u64) -> CallSite {
+        CallSite {
             pid,
-            function: Function::Time,
-            abi: Abi::Native,
+            function: TimeCall::Time,
+            abi: CallAbi::Native,
             clock: 0,
             ip,
         }
     }
 
-    fn mapping(start: u64, path: &str) -> Mapping {
-        Mapping {
+    fn mapping(start: u64, path: &str) -> ImageMapping {
+        ImageMapping {
             range: start..start + 0x1000,
             offset: 0,
             path: path.to_owned(),

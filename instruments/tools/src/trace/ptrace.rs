@@ -1,12 +1,12 @@
 //! Counts by ptrace, which is slower but requires no privilege. A command is started under a seccomp filter that stops
 //! it only at the calls that are counted; this process, its tracer, records the call and continues it.
 
-use crate::trace::arch::{self, Stopped};
-use crate::trace::call::{Abi, Function, Sample, Site};
+use crate::trace::arch::{self, StoppedThread};
+use crate::trace::call::{CallAbi, CallSample, CallSite, TimeCall};
 use crate::trace::command;
-use crate::trace::report::{Lost, Method, TraceReport};
-use crate::trace::session::{End, Observer, Outcome, TraceOptions, Whom, monotonic_ns};
-use crate::trace::tally::{Host, Tally};
+use crate::trace::report::{LostRecords, Method, TraceReport};
+use crate::trace::session::{CommandEnd, Observer, TraceOptions, TraceOutcome, Whom, monotonic_ns};
+use crate::trace::tally::{HostCosts, Tally};
 use nix::sys::ptrace;
 use nix::unistd::Pid;
 use std::collections::HashMap;
@@ -15,7 +15,11 @@ use std::time::{Duration, Instant};
 /// Bytes of stack per sample. Finding a caller seldom needs more.
 const STACK_SIZE: usize = 4096;
 
-pub(crate) fn run(options: &TraceOptions, host: Host, observer: &mut dyn Observer) -> Result<Outcome, String> {
+pub(crate) fn run(
+    options: &TraceOptions,
+    host: HostCosts,
+    observer: &mut dyn Observer,
+) -> Result<TraceOutcome, String> {
     let Whom::Command(words) = &options.whom else {
         return Err("ptrace can only watch a command that is started for it (-- CMD)".to_owned());
     };
@@ -61,7 +65,7 @@ pub(crate) fn run(options: &TraceOptions, host: Host, observer: &mut dyn Observe
             tracer.processes.remove(&(tid as u32));
             tracer.tally.processes.exit(tid as u32);
             if tid as u32 == pid {
-                end = Some(End::from_status(status, &mut started));
+                end = Some(CommandEnd::from_status(status, &mut started));
             }
         }
         let is_over = observer.is_to_stop() || options.duration.is_some_and(|limit| begun.elapsed() >= limit);
@@ -75,20 +79,20 @@ pub(crate) fn run(options: &TraceOptions, host: Host, observer: &mut dyn Observe
         }
     }
     let elapsed = elapsed.unwrap_or_else(|| begun.elapsed());
-    Ok(Outcome {
+    Ok(TraceOutcome {
         report: report(&mut tracer.tally, &host, elapsed),
         end,
         running: None,
     })
 }
 
-fn report(tally: &mut Tally, host: &Host, elapsed: Duration) -> TraceReport {
+fn report(tally: &mut Tally, host: &HostCosts, elapsed: Duration) -> TraceReport {
     let rows = tally.rows(host, elapsed, None);
     TraceReport {
         method: Method::Ptrace,
         seconds: (elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
         calls: rows.iter().map(|row| row.calls).sum(),
-        lost: Lost::default(),
+        lost: LostRecords::default(),
         rows,
     }
 }
@@ -141,13 +145,15 @@ impl Tracer {
     }
 
     fn count(&mut self, thread: Pid) {
-        let Some(call) = Stopped::read(thread) else { return };
+        let Some(call) = StoppedThread::read(thread) else {
+            return;
+        };
         let pid = self.process_of(thread.as_raw() as u32);
         let Some(site) = call.site(pid) else { return };
         let now_ns = monotonic_ns();
         self.tally.add(site, now_ns);
         if self.stacks {
-            self.tally.sample(&Sample {
+            self.tally.sample(&CallSample {
                 site,
                 time_ns: now_ns,
                 calls: 1,
@@ -179,17 +185,17 @@ fn stack(thread: Pid, sp: u64) -> Vec<u8> {
     Vec::new()
 }
 
-impl Stopped {
-    fn site(&self, pid: u32) -> Option<Site> {
+impl StoppedThread {
+    fn site(&self, pid: u32) -> Option<CallSite> {
         let numbers = if self.is_compat { arch::COMPAT } else { arch::NATIVE };
         let (_, function) = *numbers.iter().find(|(number, _)| u64::from(*number) == self.number)?;
-        Some(Site {
+        Some(CallSite {
             pid,
             function,
             abi: match (self.is_vsyscall, self.is_compat) {
-                (true, _) => Abi::Vsyscall,
-                (_, true) => Abi::Compat,
-                _ => Abi::Native,
+                (true, _) => CallAbi::Vsyscall,
+                (_, true) => CallAbi::Compat,
+                _ => CallAbi::Native,
             },
             clock: if function.takes_a_clock() {
                 self.argument as i32
@@ -239,7 +245,7 @@ fn filter() -> Vec<libc::sock_filter> {
     code
 }
 
-fn with_foreign(numbers: &[(u32, Function)]) -> Vec<u32> {
+fn with_foreign(numbers: &[(u32, TimeCall)]) -> Vec<u32> {
     let own = numbers.iter().map(|(number, _)| *number);
     let foreign = numbers.iter().map(|(number, _)| number | arch::FOREIGN_BIT);
     if arch::FOREIGN_BIT == 0 {

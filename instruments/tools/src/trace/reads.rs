@@ -1,7 +1,7 @@
 //! Clock reads in user space, which no system call shows: samples of a process's CPU time.
 
 use crate::trace::arch;
-use crate::trace::call::{Abi, Function, Sample, Site};
+use crate::trace::call::{CallAbi, CallSample, CallSite, TimeCall};
 use crate::trace::clock_ids::{ClockIds, GeneralRegisters};
 use crate::trace::process::Processes;
 use crate::trace::symbols::{self, Frame, Symbols};
@@ -92,7 +92,7 @@ impl ReadCaller {
 
 /// A sample of a thread's CPU time.
 struct Read {
-    sample: Sample,
+    sample: CallSample,
     /// Those of a 64-bit program, where they are known.
     registers: Option<GeneralRegisters>,
     /// Return addresses, found by frame pointers.
@@ -266,13 +266,13 @@ fn to_read(pid: u32, record: &data::Sample) -> Option<Read> {
     let registers = record.regs_user()?;
     let ([frame, sp, ip], general) = arch::split(&registers.regs)?;
     let abi = match registers.abi {
-        data::SampleRegsAbi::ABI_32 => Abi::Compat,
-        _ => Abi::Native,
+        data::SampleRegsAbi::ABI_32 => CallAbi::Compat,
+        _ => CallAbi::Native,
     };
-    let sample = Sample {
-        site: Site {
+    let sample = CallSample {
+        site: CallSite {
             pid,
-            function: Function::ClockGettime,
+            function: TimeCall::ClockGettime,
             abi,
             clock: 0,
             ip,
@@ -286,7 +286,7 @@ fn to_read(pid: u32, record: &data::Sample) -> Option<Read> {
     let addresses = record.callchain().unwrap_or_default().iter().copied();
     Some(Read {
         sample,
-        registers: general.filter(|_| abi == Abi::Native),
+        registers: general.filter(|_| abi == CallAbi::Native),
         // Behind the sample's own address.
         chain: addresses
             .filter(|address| (1..FIRST_MARK).contains(address))

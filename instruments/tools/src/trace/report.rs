@@ -24,14 +24,14 @@ pub struct TraceReport {
     /// Number of all calls.
     pub calls: u64,
     /// Data that was lost.
-    pub lost: Lost,
+    pub lost: LostRecords,
     /// Calls by process, clock and reason; the most expensive first.
-    pub rows: Vec<Row>,
+    pub rows: Vec<TraceRow>,
 }
 
 /// Numbers of records that were lost for lack of room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
-pub struct Lost {
+pub struct LostRecords {
     /// Calls that are in no row. They may be of processes that were not asked about.
     pub calls: u64,
     /// Samples of stacks.
@@ -40,16 +40,16 @@ pub struct Lost {
     pub process_events: u64,
 }
 
-impl Lost {
+impl LostRecords {
     /// Returns whether anything was lost.
     pub fn is_anything(&self) -> bool {
-        *self != Lost::default()
+        *self != LostRecords::default()
     }
 }
 
 /// One program's calls for one clock, for one reason.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
-pub struct Row {
+pub struct TraceRow {
     /// Process ID.
     pub pid: u32,
     /// Name of the process when it was first seen.

@@ -2,10 +2,10 @@
 
 use crate::trace::bpf::Counter;
 use crate::trace::command::{self, Started};
-use crate::trace::report::{Lost, Method, TraceReport};
+use crate::trace::report::{LostRecords, Method, TraceReport};
 use crate::trace::sideband::Sideband;
-use crate::trace::tally::{Host, Tally};
-use crate::trace::{call::Sample, process::Processes, ptrace};
+use crate::trace::tally::{HostCosts, Tally};
+use crate::trace::{call::CallSample, process::Processes, ptrace};
 use std::ffi::OsString;
 use std::io;
 use std::time::{Duration, Instant};
@@ -38,34 +38,34 @@ pub struct TraceOptions {
 
 /// Result of a run.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct TraceOutcome {
     /// The calls.
     pub report: TraceReport,
     /// End of the command, if there was one and it has ended.
-    pub end: Option<End>,
+    pub end: Option<CommandEnd>,
     /// The command, if it continues.
-    pub running: Option<Running>,
+    pub running: Option<UnwatchedCommand>,
 }
 
 /// A command that continues unwatched.
 #[derive(Debug)]
-pub struct Running(Started);
+pub struct UnwatchedCommand(Started);
 
-impl Running {
+impl UnwatchedCommand {
     /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.0.pid
     }
 
     /// Waits for its end. `None` if its status is not available, because another thread has waited for it.
-    pub fn wait(mut self) -> Option<End> {
+    pub fn wait(mut self) -> Option<CommandEnd> {
         ended(&mut self.0, true)
     }
 }
 
 /// End of a command.
 #[derive(Debug)]
-pub enum End {
+pub enum CommandEnd {
     /// With this exit status.
     Exited(i32),
     /// By this signal.
@@ -92,7 +92,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const GLANCE_MS: libc::c_int = 20;
 
 /// Counts until the command has ended, the time is over, or the observer stops it.
-pub fn run(options: &TraceOptions, observer: &mut dyn Observer) -> Result<Outcome, String> {
+pub fn run(options: &TraceOptions, observer: &mut dyn Observer) -> Result<TraceOutcome, String> {
     proc_is_of_our_pids()?;
     if let Whom::Process(pid) = options.whom
         && !std::path::Path::new(&format!("/proc/{pid}")).exists()
@@ -104,7 +104,7 @@ pub fn run(options: &TraceOptions, observer: &mut dyn Observer) -> Result<Outcom
         return Err("ptrace can only watch a command that is started for it (-- CMD)".to_owned());
     }
     // This must precede the counting, because measuring makes such calls itself.
-    let host = Host::look();
+    let host = HostCosts::look();
     if options.method == Some(Method::Ptrace) {
         return ptrace::run(options, host, observer);
     }
@@ -149,7 +149,12 @@ impl Watch {
         Ok(Watch { counter, sideband })
     }
 
-    fn run(mut self, options: &TraceOptions, host: Host, observer: &mut dyn Observer) -> Result<Outcome, String> {
+    fn run(
+        mut self,
+        options: &TraceOptions,
+        host: HostCosts,
+        observer: &mut dyn Observer,
+    ) -> Result<TraceOutcome, String> {
         let mut tally = Tally::default();
         tally.processes = Processes::look();
         let mut started = match &options.whom {
@@ -194,15 +199,15 @@ impl Watch {
             tally.sample(&sample);
         }
         let report = self.report(&mut tally, &host, elapsed, root);
-        let running = started.filter(|_| end.is_none()).map(Running);
-        Ok(Outcome { report, end, running })
+        let running = started.filter(|_| end.is_none()).map(UnwatchedCommand);
+        Ok(TraceOutcome { report, end, running })
     }
 
-    fn glance(&mut self, tally: &mut Tally, waiting: &mut Vec<Sample>) {
+    fn glance(&mut self, tally: &mut Tally, waiting: &mut Vec<CallSample>) {
         let now_ns = monotonic_ns();
         self.sideband.pass_events(&mut tally.processes, now_ns);
         waiting.extend(self.counter.samples());
-        let is_due = |sample: &Sample| sample.time_ns <= now_ns;
+        let is_due = |sample: &CallSample| sample.time_ns <= now_ns;
         for sample in waiting.extract_if(.., |sample| is_due(sample)) {
             tally.sample(&sample);
         }
@@ -225,9 +230,9 @@ impl Watch {
         tally.forget_the_dead();
     }
 
-    fn report(&mut self, tally: &mut Tally, host: &Host, elapsed: Duration, root: Option<u32>) -> TraceReport {
+    fn report(&mut self, tally: &mut Tally, host: &HostCosts, elapsed: Duration, root: Option<u32>) -> TraceReport {
         let (calls, stacks) = self.counter.lost();
-        let lost = Lost {
+        let lost = LostRecords {
             calls,
             stacks,
             process_events: self.sideband.lost(),
@@ -244,7 +249,7 @@ impl Watch {
 }
 
 /// Returns how the command ended, if it has.
-fn ended(started: &mut Started, wait: bool) -> Option<End> {
+fn ended(started: &mut Started, wait: bool) -> Option<CommandEnd> {
     let mut status = 0;
     loop {
         // SAFETY: stores into a local variable; the child belongs to this process.
@@ -256,18 +261,18 @@ fn ended(started: &mut Started, wait: bool) -> Option<End> {
             return None;
         }
     }
-    Some(End::from_status(status, started))
+    Some(CommandEnd::from_status(status, started))
 }
 
-impl End {
-    pub(crate) fn from_status(status: i32, started: &mut Started) -> End {
+impl CommandEnd {
+    pub(crate) fn from_status(status: i32, started: &mut Started) -> CommandEnd {
         if let Some(error) = started.failure() {
-            return End::NotStarted(error);
+            return CommandEnd::NotStarted(error);
         }
         if libc::WIFSIGNALED(status) {
-            End::Killed(libc::WTERMSIG(status))
+            CommandEnd::Killed(libc::WTERMSIG(status))
         } else {
-            End::Exited(libc::WEXITSTATUS(status))
+            CommandEnd::Exited(libc::WEXITSTATUS(status))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Forks, execs, mappings and exits of processes, in order, which the kernel reports through perf events. Thus even a
 //! process that lives for less than a millisecond has a name, a program and mappings.
 
-use crate::trace::process::{Mapping, Processes};
+use crate::trace::process::{ImageMapping, Processes};
 use perf_event::data::Record;
 use perf_event::events::Software;
 use perf_event::{Builder, Clock, SampleFlag, Sampler};
@@ -23,7 +23,7 @@ enum Event {
     Fork { parent: u32, child: u32 },
     Exec { pid: u32, comm: String },
     Rename { pid: u32, comm: String },
-    Map { pid: u32, mapping: Mapping },
+    Map { pid: u32, mapping: ImageMapping },
     Exit { pid: u32 },
 }
 
@@ -116,7 +116,7 @@ fn read(record: &perf_event::Record, events: &mut Vec<(u64, Event)>, lost: &mut 
         },
         Record::Mmap2(map) => Event::Map {
             pid: map.pid,
-            mapping: Mapping {
+            mapping: ImageMapping {
                 range: map.addr..map.addr.saturating_add(map.len),
                 offset: map.pgoff,
                 path: text(&map.filename),

@@ -1,8 +1,8 @@
 //! Names of functions, and callers, from the mapped files. The work is done after the call.
 
 use crate::trace::arch;
-use crate::trace::call::Sample;
-use crate::trace::process::{self, Image, Mapping};
+use crate::trace::call::CallSample;
+use crate::trace::process::{self, ImageMapping, ProgramImage};
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Symbolizer};
 use fastpath_image::Isa;
@@ -177,7 +177,7 @@ const MOST_MODULES: usize = 4096;
 
 impl Symbols {
     /// Returns the function at an address of a process.
-    pub(crate) fn frame(&mut self, pid: u32, image: &Image, address: u64) -> Frame {
+    pub(crate) fn frame(&mut self, pid: u32, image: &ProgramImage, address: u64) -> Frame {
         let Some(mapping) = image.mapping(address) else {
             return Frame {
                 function: None,
@@ -190,7 +190,7 @@ impl Symbols {
         }
     }
 
-    fn name(&mut self, pid: u32, mapping: &Mapping, address: u64) -> Option<String> {
+    fn name(&mut self, pid: u32, mapping: &ImageMapping, address: u64) -> Option<String> {
         if !mapping.path.starts_with('/') {
             return None;
         }
@@ -210,7 +210,7 @@ impl Symbols {
 
     /// Returns the callers, innermost first, beginning with the function that entered the kernel. Only frames within
     /// the sample's piece of stack are found.
-    pub(crate) fn callers(&mut self, sample: &Sample, image: &Image) -> Vec<Frame> {
+    pub(crate) fn callers(&mut self, sample: &CallSample, image: &ProgramImage) -> Vec<Frame> {
         let pid = sample.site.pid;
         let unwound = self.unwind(sample, image);
         let mut frames: Vec<Frame> = Vec::new();
@@ -248,11 +248,11 @@ impl Symbols {
     }
 
     /// Returns the address and the stack pointer of each frame.
-    fn unwind(&mut self, sample: &Sample, image: &Image) -> Vec<(u64, u64)> {
+    fn unwind(&mut self, sample: &CallSample, image: &ProgramImage) -> Vec<(u64, u64)> {
         use framehop::{FrameAddress, Unwinder as _};
 
         // 32-bit stacks are not unwound. Callers of the vsyscall page are 64-bit code.
-        if sample.site.abi == crate::trace::call::Abi::Compat {
+        if sample.site.abi == crate::trace::call::CallAbi::Compat {
             return vec![(sample.site.ip, sample.sp)];
         }
         const MANY: usize = 64;
@@ -277,7 +277,7 @@ impl Symbols {
         frames
     }
 
-    fn unwinder(&mut self, pid: u32, image: &Image) -> arch::NativeUnwinder<Arc<[u8]>> {
+    fn unwinder(&mut self, pid: u32, image: &ProgramImage) -> arch::NativeUnwinder<Arc<[u8]>> {
         use framehop::{ExplicitModuleSectionInfo, Module, Unwinder as _};
 
         let mut unwinder = arch::NativeUnwinder::new();
@@ -311,13 +311,13 @@ impl Symbols {
 }
 
 /// Returns a word of the sample's piece of stack.
-fn on_stack(sample: &Sample, address: u64) -> Option<u64> {
+fn on_stack(sample: &CallSample, address: u64) -> Option<u64> {
     let at = usize::try_from(address.checked_sub(sample.sp)?).ok()?;
     Some(u64::from_ne_bytes(*sample.stack.get(at..)?.first_chunk()?))
 }
 
 /// Returns where a function returns to, by its code, and the stack pointer there.
-fn returns_to(sample: &Sample, image: &Image, (address, sp): (u64, u64)) -> Option<(u64, u64)> {
+fn returns_to(sample: &CallSample, image: &ProgramImage, (address, sp): (u64, u64)) -> Option<(u64, u64)> {
     /// Bytes of its code that are looked at.
     const MOST: u64 = 512;
     if !Isa::HOST.is_x86() {
@@ -360,7 +360,7 @@ impl Unwinding {
     }
 
     /// Returns where the file's address 0 is in the process.
-    fn base_of(&self, mapping: &Mapping) -> Option<u64> {
+    fn base_of(&self, mapping: &ImageMapping) -> Option<u64> {
         let of = |(offset, size, address): &(u64, u64, u64)| {
             // A mapping begins at a page boundary, a segment anywhere in the page.
             let end = mapping.offset.saturating_add(mapping.range.end - mapping.range.start);

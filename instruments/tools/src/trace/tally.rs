@@ -1,8 +1,8 @@
 //! Adds up the calls and makes the rows of the report.
 
-use crate::trace::call::{Abi, Function, Sample, Site};
+use crate::trace::call::{CallAbi, CallSample, CallSite, TimeCall};
 use crate::trace::process::Processes;
-use crate::trace::report::{Caller, Row};
+use crate::trace::report::{Caller, TraceRow};
 use crate::trace::symbols::{Frame, Symbols};
 use crate::trace::why::{Judge, Why};
 use fastpath_measure::Probe;
@@ -10,21 +10,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 /// Measurements of the host on which costs and reasons depend, made before the counting.
-pub(crate) struct Host {
+pub(crate) struct HostCosts {
     native: Probe,
 }
 
-impl Host {
-    pub(crate) fn look() -> Host {
-        Host { native: Probe::run() }
+impl HostCosts {
+    pub(crate) fn look() -> HostCosts {
+        HostCosts { native: Probe::run() }
     }
 
     /// Returns the cost of such a call on this host; `None` for one of a 32-bit program, which is not measured.
-    fn cost_ns(&self, site: &Site) -> Option<f64> {
+    fn cost_ns(&self, site: &CallSite) -> Option<f64> {
         let probe = match site.abi {
-            Abi::Native => &self.native,
-            Abi::Compat => return None,
-            Abi::Vsyscall => {
+            CallAbi::Native => &self.native,
+            CallAbi::Compat => return None,
+            CallAbi::Vsyscall => {
                 let entries = &self.native.vsyscall.as_ref()?.entries;
                 let entry = entries
                     .iter()
@@ -32,7 +32,7 @@ impl Host {
                 return entry.ns;
             }
         };
-        if matches!(site.function, Function::ClockGettime | Function::ClockGettime64) {
+        if matches!(site.function, TimeCall::ClockGettime | TimeCall::ClockGettime64) {
             let report = probe.clocks.iter().find(|report| report.id == site.clock)?;
             return report.measured.syscall_ns;
         }
@@ -43,14 +43,14 @@ impl Host {
 }
 
 /// A site, and the time from which it was counted, which identifies the program of the process.
-type Counted = (Site, u64);
+type Counted = (CallSite, u64);
 
 /// All counts.
 #[derive(Default)]
 pub(crate) struct Tally {
     calls: HashMap<Counted, u64>,
     images: HashMap<Counted, u64>,
-    stacks: HashMap<(Site, u64), HashMap<Vec<Frame>, u64>>,
+    stacks: HashMap<(CallSite, u64), HashMap<Vec<Frame>, u64>>,
     pub(crate) processes: Processes,
     pub(crate) symbols: Symbols,
 }
@@ -60,15 +60,15 @@ pub(crate) struct Tally {
 struct RowKey {
     pid: u32,
     since_ns: u64,
-    function: Function,
-    abi: Abi,
+    function: TimeCall,
+    abi: CallAbi,
     clock: i32,
     why: Why,
 }
 
 impl Tally {
     /// Sets the number of a site's calls.
-    pub(crate) fn set(&mut self, site: Site, first_ns: u64, comm: &str, calls: u64) {
+    pub(crate) fn set(&mut self, site: CallSite, first_ns: u64, comm: &str, calls: u64) {
         let counted = (site, first_ns);
         self.calls.insert(counted, calls);
         if !self.images.contains_key(&counted) {
@@ -78,13 +78,13 @@ impl Tally {
     }
 
     /// Counts one more call.
-    pub(crate) fn add(&mut self, site: Site, now_ns: u64) {
+    pub(crate) fn add(&mut self, site: CallSite, now_ns: u64) {
         let since_ns = self.processes.at(&site, now_ns, "").since_ns;
         *self.calls.entry((site, since_ns)).or_default() += 1;
         self.images.insert((site, since_ns), since_ns);
     }
 
-    pub(crate) fn sample(&mut self, sample: &Sample) {
+    pub(crate) fn sample(&mut self, sample: &CallSample) {
         let image = self.processes.at(&sample.site, sample.time_ns, "").clone();
         let stack = self.symbols.callers(sample, &image);
         let stacks = self.stacks.entry((sample.site, image.since_ns)).or_default();
@@ -97,10 +97,10 @@ impl Tally {
     }
 
     /// Returns the rows, the most expensive first. With `root`, only of this process and its descendants.
-    pub(crate) fn rows(&mut self, host: &Host, elapsed: Duration, root: Option<u32>) -> Vec<Row> {
+    pub(crate) fn rows(&mut self, host: &HostCosts, elapsed: Duration, root: Option<u32>) -> Vec<TraceRow> {
         let native = host.native.clone();
         let mut judge = Judge::new(&native);
-        let mut sums: BTreeMap<RowKey, (u64, Vec<Site>)> = BTreeMap::new();
+        let mut sums: BTreeMap<RowKey, (u64, Vec<CallSite>)> = BTreeMap::new();
         for (counted, calls) in &self.calls {
             let (site, since_ns) = (counted.0, self.images[counted]);
             if root.is_some_and(|root| !self.processes.descends(site.pid, root)) {
@@ -122,7 +122,7 @@ impl Tally {
             sum.0 += calls;
             sum.1.push(site);
         }
-        let mut rows: Vec<Row> = Vec::new();
+        let mut rows: Vec<TraceRow> = Vec::new();
         for (key, (calls, sites)) in sums {
             let site = sites[0];
             let Some(image) = self.processes.image(key.pid, key.since_ns) else {
@@ -130,7 +130,7 @@ impl Tally {
             };
             let cost_ns = host.cost_ns(&site);
             let calls_per_second = calls as f64 / elapsed.as_secs_f64().max(1e-9);
-            rows.push(Row {
+            rows.push(TraceRow {
                 pid: key.pid,
                 comm: image.comm.clone(),
                 program: image.program.clone(),
@@ -147,7 +147,7 @@ impl Tally {
                 callers: self.callers(&key, &sites, calls),
             });
         }
-        let cost = |row: &Row| row.cpu_percent.unwrap_or(0.0);
+        let cost = |row: &TraceRow| row.cpu_percent.unwrap_or(0.0);
         rows.sort_by(|a, b| {
             cost(b)
                 .total_cmp(&cost(a))
@@ -159,7 +159,7 @@ impl Tally {
 
     /// Returns the callers. A sample represents the calls since the previous one; the calls after the last sample are
     /// distributed over all of them.
-    fn callers(&self, row: &RowKey, sites: &[Site], calls: u64) -> Vec<Caller> {
+    fn callers(&self, row: &RowKey, sites: &[CallSite], calls: u64) -> Vec<Caller> {
         let mut sums: HashMap<&Vec<Frame>, u64> = HashMap::new();
         let mut distinct = sites.to_vec();
         distinct.sort_by_key(|site| site.ip);

@@ -1,10 +1,10 @@
 //! Reasons why a call entered the kernel.
 
 use crate::program::Program;
-use crate::trace::call::{Abi, Function, Site};
-use crate::trace::process::{self, Image};
+use crate::trace::call::{CallAbi, CallSite, TimeCall};
+use crate::trace::process::{self, ProgramImage};
 use crate::trace::symbols::{self, Frame};
-use fastpath_measure::{Clock, Kind, Path, Probe};
+use fastpath_measure::{Clock, ClockKind, Path, Probe};
 use serde::{Serialize, Serializer};
 use std::collections::HashMap;
 
@@ -115,8 +115,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    pub(crate) fn why(&mut self, site: &Site, image: &Image, place: &Frame) -> Why {
-        if site.abi == Abi::Vsyscall {
+    pub(crate) fn why(&mut self, site: &CallSite, image: &ProgramImage, place: &Frame) -> Why {
+        if site.abi == CallAbi::Vsyscall {
             return Why::Vsyscall;
         }
         if is_kernel_only(site) {
@@ -127,7 +127,7 @@ impl<'a> Judge<'a> {
         };
         let host = self.of_host(site);
         // On 32-bit ABIs every system call is made in the vDSO.
-        if symbols::is_vdso(library) && site.abi == Abi::Native {
+        if symbols::is_vdso(library) && site.abi == CallAbi::Native {
             return host.unwrap_or(Why::VdsoFellBack);
         }
         let program = self.program(site.pid, image);
@@ -160,13 +160,13 @@ impl<'a> Judge<'a> {
     }
 
     /// Returns why the vDSO answers no clock on this host; `None` if it answers some.
-    fn of_host(&self, site: &Site) -> Option<Why> {
+    fn of_host(&self, site: &CallSite) -> Option<Why> {
         // Without a vDSO, this process's paths do not show what the kernel's vDSO would answer.
         if self.has_no_vdso() {
             return None;
         }
         let path = match (site.function, Clock::from_id(site.clock)) {
-            (Function::ClockGettime | Function::ClockGettime64, Some(clock)) => {
+            (TimeCall::ClockGettime | TimeCall::ClockGettime64, Some(clock)) => {
                 let report = self.native.clocks.iter().find(|report| report.clock == clock)?;
                 report.measured.path
             }
@@ -180,21 +180,21 @@ impl<'a> Judge<'a> {
             return None;
         }
         let clocks = self.native.clocks.iter();
-        let counters = clocks.filter(|report| report.clock.kind() == Kind::Counter);
+        let counters = clocks.filter(|report| report.clock.kind() == ClockKind::Counter);
         let is_any_fast = counters.into_iter().any(|report| report.measured.path == Path::Vdso);
         Some(if is_any_fast { Why::NotInVdso } else { Why::Clocksource })
     }
 
-    fn program(&mut self, pid: u32, image: &Image) -> Option<Program> {
+    fn program(&mut self, pid: u32, image: &ProgramImage) -> Option<Program> {
         let path = image.program.clone()?;
         let read = |path: &String| crate::program::read(process::open(pid, path)?);
         self.programs.entry(path.clone()).or_insert_with(|| read(&path)).clone()
     }
 }
 
-fn is_kernel_only(site: &Site) -> bool {
-    let of_clock = || Clock::from_id(site.clock).is_none_or(|clock| clock.kind() == Kind::KernelOnly);
-    matches!(site.function, Function::ClockGettime | Function::ClockGettime64) && of_clock()
+fn is_kernel_only(site: &CallSite) -> bool {
+    let of_clock = || Clock::from_id(site.clock).is_none_or(|clock| clock.kind() == ClockKind::KernelOnly);
+    matches!(site.function, TimeCall::ClockGettime | TimeCall::ClockGettime64) && of_clock()
 }
 
 /// Returns whether it is a libc function in a static program.
@@ -218,7 +218,7 @@ fn is_static_libc(place: &Frame, program: Option<&Program>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::process::{Mapping, Processes};
+    use crate::trace::process::{ImageMapping, Processes};
 
     /// No process has this number (it is above the limit of pid_max).
     const NOBODY: u32 = 5_000_000;
@@ -233,7 +233,7 @@ mod tests {
             is_fastpath: false,
         });
         for report in &mut probe.clocks {
-            let is_slow = report.clock.kind() == Kind::KernelOnly || slow.contains(&report.clock);
+            let is_slow = report.clock.kind() == ClockKind::KernelOnly || slow.contains(&report.clock);
             report.measured.path = if is_slow { Path::Syscall } else { Path::Vdso };
         }
         for report in &mut probe.functions {
@@ -247,17 +247,17 @@ mod tests {
         let mut processes = Processes::default();
         processes.exec(NOBODY, "x".to_owned(), 1);
         if has_vdso {
-            let mapping = Mapping {
+            let mapping = ImageMapping {
                 range: 0x1000..0x2000,
                 offset: 0,
                 path: "[vdso]".to_owned(),
             };
             processes.map(NOBODY, mapping);
         }
-        let site = Site {
+        let site = CallSite {
             pid: NOBODY,
-            function: Function::ClockGettime,
-            abi: Abi::Native,
+            function: TimeCall::ClockGettime,
+            abi: CallAbi::Native,
             clock: clock.id(),
             ip: 0,
         };
@@ -326,7 +326,7 @@ mod tests {
         let counters: Vec<Clock> = Clock::ALL
             .iter()
             .copied()
-            .filter(|clock| clock.kind() == Kind::Counter)
+            .filter(|clock| clock.kind() == ClockKind::Counter)
             .collect();
         let old = host(&[Clock::TAI]);
         for place in ["[vdso]", LIBC] {

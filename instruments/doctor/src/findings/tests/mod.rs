@@ -10,7 +10,7 @@ use fastpath_image::Isa;
 use fastpath_measure::ClockRate;
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::path::Path;
-use fastpath_measure::probe::Measured;
+use fastpath_measure::probe::MeasuredCall;
 use fastpath_measure::verdict::CallVerdict;
 
 #[cfg(target_arch = "x86_64")]
@@ -216,7 +216,7 @@ fn in_a_sandbox_with_fast_clocks_nothing_needs_fixing() {
         .zip(samples::without_vdso().functions)
         .skip(2)
     {
-        function.measured = Measured {
+        function.measured = MeasuredCall {
             verdict: CallVerdict::Slow,
             ..slow.measured
         };

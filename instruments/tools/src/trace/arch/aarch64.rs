@@ -1,6 +1,6 @@
 //! AArch64.
 
-use super::{Function::*, Number, Registers, Stopped};
+use super::{Number, RegisterOffsets, StoppedThread, TimeCall::*};
 use crate::trace::clock_ids::GeneralRegisters;
 use fastpath_os::bpf::asm::*;
 use framehop::aarch64::UnwindRegsAarch64;
@@ -9,7 +9,7 @@ use nix::sys::ptrace;
 use nix::unistd::Pid;
 
 // arch/arm64/include/asm/ptrace.h: x0 to x30, sp, pc, pstate
-pub(crate) const REGISTERS: Registers = Registers {
+pub(crate) const REGISTERS: RegisterOffsets = RegisterOffsets {
     size: 272,
     ip: 256,
     sp: 248,
@@ -49,11 +49,11 @@ pub(crate) fn branch_on_abi(asm: &mut Assembler, registers: i16, _scratch: i16) 
     asm.if_is_not(R1, 0, "compat");
 }
 
-impl Stopped {
+impl StoppedThread {
     /// Reads the registers of a thread in a seccomp stop.
-    pub(crate) fn read(thread: Pid) -> Option<Stopped> {
+    pub(crate) fn read(thread: Pid) -> Option<StoppedThread> {
         let registers = ptrace::getregset::<ptrace::regset::NT_PRSTATUS>(thread).ok()?;
-        Some(Stopped {
+        Some(StoppedThread {
             number: registers.regs[8],
             is_compat: registers.pstate & PSR_MODE32_BIT as u64 != 0,
             is_vsyscall: false,

@@ -6,13 +6,13 @@ mod isa;
 
 pub(crate) use isa::*;
 
-use crate::trace::call::Function;
+use crate::trace::call::TimeCall;
 
 /// A system call's number and its function.
-pub(crate) type Number = (u32, Function);
+pub(crate) type Number = (u32, TimeCall);
 
 /// Offsets into `struct pt_regs`, and the numbers of both ABIs.
-pub(crate) struct Registers {
+pub(crate) struct RegisterOffsets {
     pub size: i16,
     pub ip: i16,
     pub sp: i16,
@@ -23,7 +23,7 @@ pub(crate) struct Registers {
 }
 
 /// A thread in a seccomp stop.
-pub(crate) struct Stopped {
+pub(crate) struct StoppedThread {
     pub number: u64,
     pub is_compat: bool,
     pub is_vsyscall: bool,

@@ -1,6 +1,6 @@
 //! x86-64.
 
-use super::{Function::*, Number, Registers, Stopped};
+use super::{Number, RegisterOffsets, StoppedThread, TimeCall::*};
 use crate::trace::clock_ids::GeneralRegisters;
 use fastpath_os::bpf::asm::*;
 use fastpath_os::bpf::helper;
@@ -10,7 +10,7 @@ use nix::sys::ptrace;
 use nix::unistd::Pid;
 
 // arch/x86/include/asm/ptrace.h
-pub(crate) const REGISTERS: Registers = Registers {
+pub(crate) const REGISTERS: RegisterOffsets = RegisterOffsets {
     size: 168,
     ip: 128,
     sp: 152,
@@ -67,9 +67,9 @@ pub(crate) fn branch_on_abi(asm: &mut Assembler, registers: i16, scratch: i16) {
     asm.if_is(R1, INT_0X80, "compat");
 }
 
-impl Stopped {
+impl StoppedThread {
     /// Reads the registers of a thread in a seccomp stop.
-    pub(crate) fn read(thread: Pid) -> Option<Stopped> {
+    pub(crate) fn read(thread: Pid) -> Option<StoppedThread> {
         const VSYSCALL_PAGE: u64 = 0xffff_ffff_ff60_0000;
         let registers = ptrace::getregs(thread).ok()?;
         let is_vsyscall = registers.rip & !0xfff == VSYSCALL_PAGE;
@@ -89,7 +89,7 @@ impl Stopped {
                 let word = ptrace::read(thread, (registers.rip - 2) as *mut _).unwrap_or(0);
                 word & 0xffff == 0x80cd
             };
-        Some(Stopped {
+        Some(StoppedThread {
             number: registers.orig_rax & !u64::from(if is_compat { 0 } else { FOREIGN_BIT }),
             is_compat,
             is_vsyscall,

@@ -2,13 +2,13 @@
 
 mod program;
 
-use crate::trace::call::{Abi, Function, Sample, Site};
+use crate::trace::call::{CallAbi, CallSample, CallSite, TimeCall};
 use program::{KEY_SIZE, Parameters, SAMPLE_HEAD, VALUE_SIZE};
 use std::collections::HashMap;
 use std::io;
 
 use fastpath_image::Isa;
-use fastpath_os::bpf::{Attached, Kind, Map, PidNamespace, Ring, attach};
+use fastpath_os::bpf::{AttachedProgram, Map, MapKind, PidNamespace, Ring, attach};
 
 /// Interval of the random samples, in calls. A power of two.
 const SAMPLE_ONE_IN: u32 = 64;
@@ -17,7 +17,7 @@ const RING_SIZE: u32 = 4 << 20;
 
 /// Count of a site's calls.
 pub(crate) struct Count {
-    pub site: Site,
+    pub site: CallSite,
     pub calls: u64,
     /// CLOCK_MONOTONIC.
     pub first_ns: u64,
@@ -32,16 +32,16 @@ pub(crate) struct Counter {
     ring: Option<Ring>,
     _ring_map: Option<Map>,
     /// Number of calls of a site at its last sample.
-    sampled: HashMap<Site, u64>,
-    attached: Vec<Attached>,
+    sampled: HashMap<CallSite, u64>,
+    attached: Vec<AttachedProgram>,
 }
 
 impl Counter {
     /// Starts counting. `sites` is how many can be counted at once.
     pub(crate) fn start(sites: u32, stacks: bool) -> io::Result<Counter> {
-        let counts = Map::new(Kind::Hash, KEY_SIZE, VALUE_SIZE, sites)?;
-        let lost = Map::new(Kind::Array, 4, 8, 2)?;
-        let ring_map = stacks.then(|| Map::new(Kind::Ring, 0, 0, RING_SIZE)).transpose()?;
+        let counts = Map::new(MapKind::Hash, KEY_SIZE, VALUE_SIZE, sites)?;
+        let lost = Map::new(MapKind::Array, 4, 8, 2)?;
+        let ring_map = stacks.then(|| Map::new(MapKind::Ring, 0, 0, RING_SIZE)).transpose()?;
         let parameters = Parameters {
             own_pid: std::process::id(),
             namespace: PidNamespace::own()?,
@@ -78,7 +78,7 @@ impl Counter {
     }
 
     /// Returns the counts. Sites for which `is_over` is true are removed; if they are seen again, they start from zero.
-    pub(crate) fn read(&self, is_over: impl Fn(&Site) -> bool) -> Vec<Count> {
+    pub(crate) fn read(&self, is_over: impl Fn(&CallSite) -> bool) -> Vec<Count> {
         let mut counts = Vec::new();
         for key in self.counts.keys() {
             let Some(site) = site_of(&key) else { continue };
@@ -105,7 +105,7 @@ impl Counter {
         (of(0), of(1))
     }
 
-    pub(crate) fn samples(&mut self) -> Vec<Sample> {
+    pub(crate) fn samples(&mut self) -> Vec<CallSample> {
         let mut samples = Vec::new();
         let (Some(ring), sampled) = (&mut self.ring, &mut self.sampled) else {
             return samples;
@@ -117,7 +117,7 @@ impl Counter {
             let calls = if so_far < *before { so_far } else { so_far - *before };
             *before = so_far;
             let stack = &record[SAMPLE_HEAD as usize..][..word(record, 48) as usize];
-            samples.push(Sample {
+            samples.push(CallSample {
                 site,
                 time_ns: word(record, 56),
                 calls,
@@ -138,11 +138,11 @@ fn half(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-fn site_of(key: &[u8]) -> Option<Site> {
-    Some(Site {
+fn site_of(key: &[u8]) -> Option<CallSite> {
+    Some(CallSite {
         pid: half(key, 0),
-        function: *Function::ALL.get(half(key, 4) as usize)?,
-        abi: *Abi::ALL.get(half(key, 8) as usize)?,
+        function: *TimeCall::ALL.get(half(key, 4) as usize)?,
+        abi: *CallAbi::ALL.get(half(key, 8) as usize)?,
         clock: half(key, 12) as i32,
         ip: word(key, 16),
     })

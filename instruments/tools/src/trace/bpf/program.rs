@@ -6,7 +6,7 @@ use fastpath_os::bpf::asm::*;
 use fastpath_os::bpf::{PidNamespace, helper};
 
 use crate::trace::arch;
-use crate::trace::call::{Abi, Function};
+use crate::trace::call::{CallAbi, TimeCall};
 
 /// Parameters of the programs.
 pub(super) struct Parameters {
@@ -83,7 +83,7 @@ pub(super) fn at_system_call(parameters: &Parameters) -> Vec<Instruction> {
         "native",
         R8,
         arch::NATIVE,
-        Abi::Native,
+        CallAbi::Native,
         arch::REGISTERS.argument,
     );
     numbers(
@@ -91,7 +91,7 @@ pub(super) fn at_system_call(parameters: &Parameters) -> Vec<Instruction> {
         "compat",
         R7,
         arch::COMPAT,
-        Abi::Compat,
+        CallAbi::Compat,
         arch::REGISTERS.compat_argument,
     );
     count(&mut asm, parameters, true);
@@ -107,8 +107,8 @@ pub(super) fn at_vsyscall(parameters: &Parameters, sees_callers: bool) -> Vec<In
     if sees_callers {
         return_from_vsyscall(&mut asm);
     }
-    let entries = [(0, Function::Gettimeofday), (1, Function::Time), (2, Function::Getcpu)];
-    numbers(&mut asm, "native", R7, &entries, Abi::Vsyscall, 0);
+    let entries = [(0, TimeCall::Gettimeofday), (1, TimeCall::Time), (2, TimeCall::Getcpu)];
+    numbers(&mut asm, "native", R7, &entries, CallAbi::Vsyscall, 0);
     count(&mut asm, parameters, sees_callers);
     asm.finish()
 }
@@ -138,7 +138,7 @@ fn return_from_vsyscall(asm: &mut Assembler) {
 
 /// At `label`, writes the function, the ABI and the clock to the key and branches to `count`, or to `done` if the
 /// number is none of these.
-fn numbers(asm: &mut Assembler, label: &str, number: Register, numbers: &[arch::Number], abi: Abi, argument: i16) {
+fn numbers(asm: &mut Assembler, label: &str, number: Register, numbers: &[arch::Number], abi: CallAbi, argument: i16) {
     asm.label(label);
     asm.store_value(Width::Word, FP, KEY_ABI, abi as i32);
     for (number_of, function) in numbers {
