@@ -1,7 +1,7 @@
 //! From the anchor in force to the next: continuous, towards the kernel's clock, and never back.
 
-use fastpath_page::anchor::reshift_up;
-use fastpath_page::{Anchor, Rate};
+use fastpath_page::anchor::{UtcError, reshift_up};
+use fastpath_page::{Anchor, ClockSet, Rate};
 
 use crate::bracket::Bracket;
 use crate::clocks::MONOTONIC;
@@ -29,6 +29,20 @@ pub(crate) struct Course {
     pub start_ns_shifted: u128,
     /// Counts after the new base for which the anchor may be read.
     pub cap_cycles: u32,
+}
+
+impl Course {
+    /// Returns an anchor that answers no clock yet.
+    pub(crate) fn anchor_at(&self, base_cycles: u64) -> Anchor {
+        Anchor {
+            clocks: ClockSet::NONE,
+            base_cycles,
+            rate: self.rate,
+            cap_cycles: self.cap_cycles,
+            base: Default::default(),
+            utc_error: UtcError::default(),
+        }
+    }
 }
 
 /// The times of an anchor, in nanoseconds.

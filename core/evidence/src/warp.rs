@@ -210,8 +210,7 @@ pub(crate) fn of_every_pair(timeouts: Timeouts, most_rounds: usize) -> Warp {
             .flat_map(|thread| thread.join().unwrap_or_default())
             .collect()
     });
-    let obstacles = obstacles.into_inner().unwrap_or_default();
-    let planned = pairs_of(&cpus, rounds);
+    let (planned, obstacles) = (pairs_of(&cpus, rounds), obstacles.into_inner().unwrap_or_default());
     let mut warp = Warp::from_pairs(cpus, &planned, pairs, &obstacles, begun);
     if planned.len() < warp.pairs_in_all() {
         warp.missed.extend(beyond_memory(&warp.cpus, &planned));

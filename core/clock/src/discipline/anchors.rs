@@ -1,6 +1,5 @@
 //! The next anchors, from a sample that was accepted.
 
-use fastpath_page::anchor::UtcError;
 use fastpath_page::layout::BASES;
 use fastpath_page::{Anchor, Base, ClockSet, Reason};
 
@@ -148,16 +147,8 @@ impl Discipline {
             return self.start_over(Reason::RateImplausible);
         };
         let lift_ns_shifted = u128::from(self.lift_ns()) << course.rate.shift;
-        let empty = Anchor {
-            clocks: ClockSet::NONE,
-            base_cycles: effective_at,
-            rate: course.rate,
-            cap_cycles: course.cap_cycles,
-            base: [Base::default(); BASES],
-            utc_error: UtcError::default(),
-        };
         let hres = self.with_bases(
-            empty,
+            course.anchor_at(effective_at),
             course.start_ns_shifted + lift_ns_shifted,
             std::array::from_fn(|index| self.offsets.offset_ns(index)),
         );
@@ -205,11 +196,9 @@ impl Discipline {
         base[RAW] = Base::from_ns_shifted(course.start_ns_shifted, course.rate.shift);
         Ok(Some(Anchor {
             clocks: ClockSet::MONOTONIC_RAW,
-            base_cycles: effective_at,
-            rate: course.rate,
             cap_cycles: course.cap_cycles.min(most_cycles),
             base,
-            utc_error: UtcError::default(),
+            ..course.anchor_at(effective_at)
         }))
     }
 

@@ -100,20 +100,15 @@ pub const HPET: Reads = Reads {
     to_clock_ns: (550.0, 150.0),
     from_clock_ns: (450.0, 150.0),
     quantum_ns: 69.84,
-    counter_step: 100,
     interrupted: 0.01,
-    interrupted_for_ns: 1e6,
-    attempts: 5,
+    ..VDSO
 };
 
 pub const ACPI_PM: Reads = Reads {
     to_clock_ns: (700.0, 300.0),
     from_clock_ns: (700.0, 300.0),
     quantum_ns: 279.4,
-    counter_step: 100,
-    interrupted: 0.01,
-    interrupted_for_ns: 1e6,
-    attempts: 5,
+    ..HPET
 };
 
 /// Behaviour of the counter while the machine sleeps.
