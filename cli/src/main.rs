@@ -1,9 +1,5 @@
 //! `fastpath`: a thin front on the crates below it.
 #![cfg_attr(not(test), no_main)]
-#![cfg_attr(
-    not(target_arch = "x86_64"),
-    allow(dead_code, reason = "`attach` and `detach`, which are for x86-64 only, use the rest")
-)]
 // `main` is C's, not Rust's: Rust's runtime would change the handling of SIGPIPE and open descriptors 0 to 2 if they
 // are closed, and the program that `run` becomes inherits both.
 

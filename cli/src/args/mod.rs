@@ -11,9 +11,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
 pub use observing::{Audit, Bench, Doctor, Export, FailOn, Guard, Probe, Report, Trace};
-pub use serving::{Attach, Detach, InstallLibrary, Run, Status};
-#[cfg(target_arch = "x86_64")]
-pub use serving::{Processes, Quiet};
+pub use serving::{Attach, Detach, InstallLibrary, Processes, Quiet, Run, Status};
 
 use crate::output;
 use crate::version;

@@ -1,6 +1,5 @@
 //! `fastpath attach`, `fastpath detach` and `fastpath status`.
 
-#[cfg_attr(not(target_arch = "x86_64"), path = "unavailable.rs")]
 mod commands;
 pub mod served;
 mod status;

@@ -277,7 +277,6 @@ pub fn clocks(page: &Page) -> ClockSet {
 }
 
 /// Returns how a process got its page, and the journal of its region, unless it is detached.
-#[cfg(target_arch = "x86_64")]
 fn by(pid: i32, maps: &[Mapping], has_region: bool) -> (By, Option<Journal>) {
     use fastpath_inject::redirection::JournalState;
 
@@ -294,16 +293,4 @@ fn by(pid: i32, maps: &[Mapping], has_region: bool) -> (By, Option<Journal>) {
     };
     let journal = found.ok().flatten().map(|found| found.journal);
     (by, journal.filter(|_| by != By::Detached))
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn by(pid: i32, maps: &[Mapping], has_region: bool) -> (By, Option<Journal>) {
-    let found = Journal::find(pid, maps).ok().flatten();
-    let journal = found.and_then(|(_, journal)| journal);
-    let by = match &journal {
-        Some(journal) if journal.is_of_start => By::Run,
-        _ if has_region => By::Attach,
-        _ => By::Run,
-    };
-    (by, journal)
 }

@@ -10,11 +10,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-#[cfg(target_arch = "x86_64")]
 use fastpath_daemon::TRY_AGAIN;
 use fastpath_daemon::record::By;
 use fastpath_daemon::{DaemonOptions, Policy, ServeError, Service, log, serve};
-#[cfg(target_arch = "x86_64")]
 use fastpath_helper::attach::by_rule::{self, Attempt, Order};
 use fastpath_helper::process::Surroundings;
 use fastpath_measure::Clocks;
@@ -171,7 +169,6 @@ fn main() -> ExitCode {
 
 /// Attaches one process: the daemon starts this program for that, because it must not read another process's memory
 /// itself.
-#[cfg(target_arch = "x86_64")]
 fn attach_one(args: &Args, pid: i32, surroundings: &Surroundings) -> ExitCode {
     let order = Order {
         pid,
@@ -186,14 +183,6 @@ fn attach_one(args: &Args, pid: i32, surroundings: &Surroundings) -> ExitCode {
         Attempt::Over => ExitCode::SUCCESS,
         Attempt::TryAgain => ExitCode::from(TRY_AGAIN),
     }
-}
-
-/// Logs that it is not supported.
-#[cfg(not(target_arch = "x86_64"))]
-fn attach_one(_: &Args, pid: i32, _: &Surroundings) -> ExitCode {
-    let why = "running processes are attached on x86-64 only";
-    complain(&format_args!("process {pid} stays on the kernel's path: {why}"));
-    ExitCode::FAILURE
 }
 
 /// Asks the daemon at a socket for its state.

@@ -1,6 +1,5 @@
 //! The verdicts and exit statuses of `doctor`, for hosts and processes.
 
-#[cfg(target_arch = "x86_64")]
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
@@ -428,7 +427,6 @@ fn the_caller_of_a_clock_read_is_the_programs_own_function_in_go() {
     plain.args(&command[1..]);
     let is_of_main = |name: &str| name.starts_with("main.");
     has_as_caller(&start(plain), is_of_main);
-    #[cfg(target_arch = "x86_64")]
     has_as_caller(&start(served(&command)), is_of_main);
 }
 
@@ -443,13 +441,11 @@ fn the_caller_of_a_clock_read_is_the_programs_own_function() {
         let words: Vec<&str> = compiler.split(' ').collect();
         let path = needed!(helper_program("reads-in-w", words[0], &words[1..]));
         has_as_caller(&start(Command::new(&path)), |name| name == "w");
-        #[cfg(target_arch = "x86_64")]
         has_as_caller(&start(served(&[&path])), |name| name == "w");
     }
 }
 
 /// Waits until doctor's samples name both functions of the program, each with the clocks that it reads.
-#[cfg(target_arch = "x86_64")]
 #[track_caller]
 fn has_a_clock_for_each_caller(running: &Running) {
     let clocks_of = |reads: &Value, function: &str| {
@@ -488,7 +484,6 @@ fn has_a_clock_for_each_caller(running: &Running) {
     );
 }
 
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn each_caller_of_clock_reads_has_the_clocks_that_it_reads() {
     let path = needed!(helper_program("reads-of-clocks", "cc", &[]));

@@ -54,7 +54,6 @@ fn measuring_commands_survive_a_filter_on_the_clock_calls_and_report_it() {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn measuring_commands_survive_a_forbidden_counter_and_report_it() {
     let library = needed!(helper_program("before-main", "cc", &["-shared", "-fPIC"]));

@@ -14,12 +14,9 @@ macro_rules! needed {
 
 mod common;
 
-#[cfg(target_arch = "x86_64")]
 mod attach;
-#[cfg(target_arch = "x86_64")]
 mod attach_torture;
 mod audit;
-#[cfg(target_arch = "x86_64")]
 mod awkward;
 #[cfg(target_arch = "x86_64")]
 mod call_frames;

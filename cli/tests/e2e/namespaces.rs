@@ -124,7 +124,6 @@ fn an_init_that_ends_all_processes_finds_none_left() {
 }
 
 #[test]
-#[cfg(target_arch = "x86_64")]
 fn a_helper_whose_init_is_detached_can_be_waited_for() {
     let script = format!(
         "subprocess.run([{:?}, 'detach', '1'], check=True, capture_output=True)\n\

@@ -73,7 +73,6 @@ fn a_rescued_program_reads_the_clock_while_probes_on_its_code_come_and_go() {
 }
 
 #[test]
-#[cfg(target_arch = "x86_64")]
 fn the_reason_is_reported_if_a_programs_exec_cannot_be_redirected_safely() {
     let program = needed!(helper_program("no-relay", "cc", &["-static", "-nostdlib"]));
     let says_why = |err: &str| err.contains("will not be served") && err.contains("keep its first byte");

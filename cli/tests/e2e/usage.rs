@@ -19,11 +19,9 @@ fn of_clocks(clocks: &str) -> Vec<(&'static str, i32, String)> {
         daemon
     };
     // No process has this PID.
-    #[cfg(target_arch = "x86_64")]
     let no_pid = i32::MAX.to_string();
     let commands = [
         ("run", fastpath(&["run", "--quiet", "--clocks", clocks, "--", "true"])),
-        #[cfg(target_arch = "x86_64")]
         ("attach", fastpath(&["attach", "--clocks", clocks, &no_pid])),
         ("guard", fastpath(&["guard", "--clocks", clocks])),
         ("fastpathd", daemon(&["--clocks", clocks], policy("auto"))),

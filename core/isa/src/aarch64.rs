@@ -48,7 +48,6 @@ pub(crate) static FACTS: IsaFacts = IsaFacts {
     page_reach: ((1 << 32) - (1 << 16), "it reaches 4 GiB, less 64 KiB, to either side"),
     // `b` reaches 128 megabytes.
     jump_reach: Some(0x7f0_0000),
-    attaches: false,
     // bti c, bti jc
     landing_pads: &[[0x5f, 0x24, 0x03, 0xd5], [0xdf, 0x24, 0x03, 0xd5]],
     property: Some(Property {

@@ -38,7 +38,6 @@ pub(crate) static FACTS: IsaFacts = IsaFacts {
     // The code adds a distance to an address, modulo 2^32.
     page_reach: ((1 << 32) - 1, "an address has 32 bits"),
     jump_reach: None,
-    attaches: false,
     landing_pads: &[],
     property: None,
     move_page_reference,

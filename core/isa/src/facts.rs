@@ -50,8 +50,6 @@ pub struct IsaFacts {
     pub page_reach: (u64, &'static str),
     /// The largest distance that the jump spans by which programs are redirected; `None` if none are.
     pub jump_reach: Option<u64>,
-    /// Whether running programs can be attached on a host of this ISA.
-    pub attaches: bool,
     /// The instructions of which a function that is called through a pointer begins with one; all have the same size.
     pub landing_pads: &'static [[u8; 4]],
     /// What the image states of its code to loaders; `None` if its kernel's programs cannot ask for any of it.

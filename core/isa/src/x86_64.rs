@@ -48,7 +48,6 @@ pub(crate) static FACTS: IsaFacts = IsaFacts {
     page_reach: ((1 << 31) - (1 << 16), "it reaches 2 GiB, less 64 KiB, to either side"),
     // `jmp rel32` reaches two gigabytes.
     jump_reach: Some(0x7f00_0000),
-    attaches: true,
     // endbr64
     landing_pads: &[[0xf3, 0x0f, 0x1e, 0xfa]],
     property: Some(Property {

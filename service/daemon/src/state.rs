@@ -4,7 +4,6 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use fastpath_image::Isa;
 use fastpath_inject::target;
 use fastpath_measure::{Assume, measure_for_auto};
 use fastpath_page::ClockSet;
@@ -116,10 +115,6 @@ impl State {
         account: Account,
         clocks: ClockSet,
     ) -> Result<(), RequestRefusal> {
-        if !Isa::HOST.facts().attaches {
-            let why = "running processes are attached on x86-64 only";
-            return Err(RequestRefusal::new(Code::Unsupported, why));
-        }
         self.watcher.attach(process, account, clocks, peer.by())
     }
 

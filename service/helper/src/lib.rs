@@ -4,7 +4,6 @@
 //! that are executed ([`fastpath_inject::attendant`]), and ends when no process needs it any more.
 #![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
 
-#[cfg(target_arch = "x86_64")]
 pub mod attach;
 mod attendant;
 pub mod grant;

@@ -19,11 +19,8 @@ impl Method {
     /// The names, as users write them.
     pub const NAMES: [(&'static str, Method); 2] = [("attach", Method::Attach), ("preload", Method::Preload)];
 
-    /// The method for pods that name none: running processes are attached on x86-64 only.
-    pub const DEFAULT: Method = match Isa::HOST.facts().attaches {
-        true => Method::Attach,
-        false => Method::Preload,
-    };
+    /// The method for pods that name none.
+    pub const DEFAULT: Method = Method::Attach;
 }
 
 impl std::str::FromStr for Method {

@@ -10,13 +10,8 @@
 //!
 //! `abi` has what differs between instruction sets. `hook/` is the code that stays in the program.
 #![cfg_attr(all(clippy, not(test)), warn(unused_crate_dependencies))]
-#![cfg_attr(
-    not(target_arch = "x86_64"),
-    allow(dead_code, reason = "`attach`, which is for x86-64 only, uses the rest")
-)]
 
 mod abi;
-#[cfg(target_arch = "x86_64")]
 pub mod attach;
 mod error;
 mod exec;

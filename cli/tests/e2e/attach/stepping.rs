@@ -46,13 +46,10 @@ pub fn step(pid: Pid) -> Steps {
     ptrace(libc::PTRACE_INTERRUPT, 0);
     let mut status = wait();
     for _ in 0..STEPS {
-        // SAFETY: registers are plain integers, which ptrace fills in.
-        let registers = unsafe {
-            let mut registers: libc::user_regs_struct = std::mem::zeroed();
-            libc::ptrace(libc::PTRACE_GETREGS, pid.0, 0usize, &raw mut registers);
-            registers
-        };
-        let pc = registers.rip;
+        // Its number or -1, the stack pointer and the program counter, between them the arguments of a call that it is in.
+        let line = pid.read("syscall");
+        let pc = line.split_whitespace().last().and_then(|pc| pc.strip_prefix("0x"));
+        let pc = u64::from_str_radix(pc.expect("its program counter"), 16).expect("a number");
         let is_in_region = region.is_some_and(|[start, end]| (start..end).contains(&pc));
         if is_in_region || body.contains(&pc) {
             steps.in_region += 1;
@@ -72,8 +69,9 @@ pub fn step(pid: Pid) -> Steps {
 fn body(pid: Pid) -> std::ops::Range<u64> {
     let own = fastpath_image::own_vdso().expect("an ELF file").expect("a vDSO");
     let functions = own.vdso.exports().iter();
-    let mut found = functions.filter(|export| export.name == "__vdso_gettimeofday");
-    let function = found.next().expect("every x86-64 kernel has it");
+    let mut found =
+        functions.filter(|export| ["__vdso_gettimeofday", "__kernel_gettimeofday"].contains(&export.name.as_str()));
+    let function = found.next().expect("every kernel has it");
     let (base, bytes) = vdso(pid);
     let range = function.offset as usize..(function.offset + function.size) as usize;
     match bytes[range.clone()] == own.bytes[range] {
@@ -82,13 +80,14 @@ fn body(pid: Pid) -> std::ops::Range<u64> {
     }
 }
 
-/// Addresses of the kernel's functions that begin with a jump, which the kernel's own do not.
+/// Addresses of the kernel's functions whose first bytes are not the kernel's.
 pub fn entries(pid: Pid) -> BTreeSet<u64> {
+    let own = fastpath_image::own_vdso().expect("an ELF file").expect("a vDSO");
     let (base, bytes) = vdso(pid);
-    let parsed = fastpath_image::Vdso::parse(&bytes).expect("a vDSO");
-    let functions = parsed.exports().iter().map(|export| export.offset);
+    let functions = own.vdso.exports().iter().map(|export| export.offset);
+    let first = |bytes: &[u8], at: u64| bytes[at as usize..][..8].to_vec();
     functions
-        .filter(|at| bytes[*at as usize] == 0xe9)
+        .filter(|at| first(&bytes, *at) != first(&own.bytes, *at))
         .map(|at| base + at)
         .collect()
 }

@@ -24,13 +24,10 @@ fn a_program_with_a_stack_of_64_kb_is_served_and_keeps_its_limit() {
 }
 
 /// Calls of the helper's start of which one is let fail, and the distance between two of them.
-#[cfg(target_arch = "x86_64")]
 const CALLS: std::ops::Range<u32> = 1..450;
-#[cfg(target_arch = "x86_64")]
 const EACH: usize = 9;
 
 #[test]
-#[cfg(target_arch = "x86_64")]
 fn a_program_that_must_be_served_never_runs_unserved_whichever_call_of_its_helper_fails() {
     let failing = needed!(crate::common::helper_program("failing-call", "cc", &[]));
     if has_seccomp_filter() {

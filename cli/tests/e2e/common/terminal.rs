@@ -79,7 +79,6 @@ impl Terminal {
 
     /// Returns a function that sets the terminal's lines and columns. The writer gets no signal: this is not its
     /// controlling terminal.
-    #[cfg(target_arch = "x86_64")]
     pub fn resizer(&self) -> impl Fn(u16, u16) + use<> {
         let master = self.master.try_clone().expect("dup");
         move |lines, columns| resize(&master, lines, columns)

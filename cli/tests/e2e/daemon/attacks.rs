@@ -4,7 +4,6 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use super::Place;
-#[cfg(target_arch = "x86_64")]
 use crate::common::{NOBODY, helper_program, skip};
 use crate::common::{Running, needs_root, start, tool, wait_until};
 
@@ -115,7 +114,6 @@ pub fn wait_until_says(client: &Running, word: &str) {
 
 /// A client with subordinate users (subuid(5)), whose program begins with [`CLIENT`] and calls `enter_user_namespace`.
 /// Returns `None`, and skips the test, if users may have no namespace.
-#[cfg(target_arch = "x86_64")]
 #[track_caller]
 pub fn client_with_users(place: &Place, script: &str) -> Option<Running> {
     let client = client(place, NOBODY, script);
@@ -131,7 +129,6 @@ pub fn client_with_users(place: &Place, script: &str) -> Option<Running> {
 
 /// A process with memory that it must provide itself by userfaultfd(2), and never does: a reader waits for ever. The
 /// mapping has this name in /proc/PID/maps.
-#[cfg(target_arch = "x86_64")]
 pub fn trap(program: &str, name: &str) -> Option<Running> {
     let script = format!(
         r#"{CLIENT}
@@ -169,7 +166,6 @@ time.sleep(1000)
 
 /// A process of this user that maps a file of FUSE, which it serves itself and never answers; with a second name, it
 /// maps that at this offset. It prints "touched" when its memory is read, and "opened" when its file is opened.
-#[cfg(target_arch = "x86_64")]
 pub fn fuse_trap(program: &str, user: u32, name: &str, other: Option<(u64, &str)>) -> Option<Running> {
     let mut command = Command::new(program);
     command.args([&user.to_string(), name]);
@@ -187,7 +183,6 @@ pub fn fuse_trap(program: &str, user: u32, name: &str, other: Option<(u64, &str)
 }
 
 /// Copies of the traps in this place, which a policy can name.
-#[cfg(target_arch = "x86_64")]
 pub struct Traps {
     /// For [`trap`].
     pub python: String,
@@ -195,7 +190,6 @@ pub struct Traps {
     pub fuse: String,
 }
 
-#[cfg(target_arch = "x86_64")]
 impl Traps {
     /// Returns `None`, and skips the test, if they cannot be built.
     pub fn install(place: &Place) -> Option<Traps> {

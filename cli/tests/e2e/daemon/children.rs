@@ -110,7 +110,6 @@ fn attach_with_children_takes_its_page_from_the_daemon() {
 
 /// In between no process maps the mailbox, and this program takes longer to be analysed than the helper and the daemon
 /// wait between two checks.
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn attendant_and_page_stay_while_the_only_process_executes_a_program() {
     use crate::common::{helper_program, processes::holds_within};

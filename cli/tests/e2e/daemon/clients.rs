@@ -179,7 +179,6 @@ fn a_socket_of_another_user_is_not_used_and_the_message_names_the_user() {
 }
 
 /// A daemon that hands out a page that it can shorten, and does: a reader of it ends by SIGBUS.
-#[cfg(target_arch = "x86_64")]
 const FORGES: &str = r#"
 os.chmod(sys.argv[1], 0o666)
 listener.listen(50)
@@ -196,11 +195,9 @@ while True:
     client.sendmsg([answer], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
     os.ftruncate(page, 0)
 "#;
-#[cfg(target_arch = "x86_64")]
 const BINDS: &str = "listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\nlistener.bind(sys.argv[1])\n";
 
 #[test]
-#[cfg(target_arch = "x86_64")]
 fn no_program_maps_the_page_of_a_daemon_that_listened_first() {
     use crate::common::{Running, program};
 

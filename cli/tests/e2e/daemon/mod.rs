@@ -1,22 +1,16 @@
 //! `fastpathd`: one publisher for all, found by its socket, killed and restarted, and attacked.
 
 mod attacks;
-#[cfg(target_arch = "x86_64")]
 mod bystander;
-#[cfg(target_arch = "x86_64")]
 mod children;
 mod clients;
 mod clock;
 mod life;
 mod obstruction;
 mod policy;
-#[cfg(target_arch = "x86_64")]
 mod records;
-#[cfg(target_arch = "x86_64")]
 mod rescue;
-#[cfg(target_arch = "x86_64")]
 mod status;
-#[cfg(target_arch = "x86_64")]
 mod versions;
 
 use std::any::Any;
@@ -132,7 +126,6 @@ fn wait_until_served(running: &Running) {
 }
 
 /// Returns the pidfd of a process that runs.
-#[cfg(target_arch = "x86_64")]
 fn pidfd(pid: Pid) -> std::os::fd::OwnedFd {
     // SAFETY: pidfd_open returns a new descriptor, which nothing else owns.
     unsafe {

@@ -1,6 +1,5 @@
 //! Objects that a client sends, keeps or locks delay neither the daemon nor its other clients.
 
-#[cfg(target_arch = "x86_64")]
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -8,10 +7,8 @@ use fastpath_page::ClockSet;
 use fastpath_protocol::Client;
 
 use super::Place;
-#[cfg(target_arch = "x86_64")]
 use super::attacks::{Traps, fuse_trap, trap};
 use super::attacks::{client, wait_until_says, wanted};
-#[cfg(target_arch = "x86_64")]
 use super::policy::rule;
 use crate::common::{NOBODY, Running, start, wait_until};
 
@@ -240,14 +237,12 @@ fn limit_descriptors(daemon: &Running, most: u64) {
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
-#[cfg(target_arch = "x86_64")]
 fn endless_loop(shell: &str) -> Running {
     let mut command = Command::new(shell);
     command.args(["-c", "while :; do :; done"]);
     start(command)
 }
 
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn files_that_never_answer_delay_no_rule_and_their_processes_continue_to_run() {
     needed!(wanted());
@@ -267,7 +262,6 @@ fn files_that_never_answer_delay_no_rule_and_their_processes_continue_to_run() {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn status_ends_whatever_processes_do_and_escapes_their_names() {
     needed!(wanted());
@@ -314,7 +308,6 @@ say("ready")
 time.sleep(1000)
 "#
     );
-    #[cfg(target_arch = "x86_64")]
     let of_fuse = {
         let Traps { fuse, .. } = needed!(Traps::install(&place));
         let mailbox = (fastpath_inject::region::MAILBOX, "memfd:fastpath-mailbox");
@@ -336,7 +329,6 @@ time.sleep(1000)
         let pages = place.status().pages;
         pages.iter().any(|one| one.inode == page && one.was_found_again)
     });
-    #[cfg(target_arch = "x86_64")]
     if let Some(of_fuse) = of_fuse {
         // The status of another test may touch its memory.
         assert!(!of_fuse.out_so_far().contains("opened"), "{}", of_fuse.out_so_far());

@@ -1,16 +1,13 @@
 //! The policy file: the processes that are attached when they appear, and those that never get a page.
 
 use std::path::PathBuf;
-#[cfg(target_arch = "x86_64")]
 use std::process::Command;
 
 use fastpath_protocol::Client;
 
 use super::Place;
-#[cfg(target_arch = "x86_64")]
 use super::{page_of, pidfd};
 use crate::common::{Running, finish, install, needs_root, start, wait_until};
-#[cfg(target_arch = "x86_64")]
 use crate::common::{fastpath, helper_program, program, tool, torture};
 
 /// Starts a daemon with this policy.
@@ -27,7 +24,6 @@ pub fn rule(executable: &str, action: &str) -> String {
     format!("[[rule]]\nexecutable = \"{executable}\"\naction = \"{action}\"\nclocks = \"all\"\n")
 }
 
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn a_rule_attaches_processes_that_appear_and_those_that_are_there() {
     let (mut torture, ()) = needed!(torture::endless("2"), needs_root());
@@ -83,7 +79,6 @@ fn a_process_that_a_rule_forbids_gets_no_page_and_the_refusal_names_the_file() {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn a_process_that_cannot_be_attached_for_a_moment_is_attached_later() {
     needed!(needs_root());
@@ -111,7 +106,6 @@ fn a_process_that_cannot_be_attached_for_a_moment_is_attached_later() {
     wait_until("it to be attached", || page_of(pid).is_some());
 }
 
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn root_has_a_tree_attached_unless_a_rule_forbids_it() {
     let (mut torture, ()) = needed!(torture::endless("2"), needs_root());
@@ -162,7 +156,6 @@ fn root_has_a_tree_attached_unless_a_rule_forbids_it() {
 }
 
 /// It executes the forbidden program at each moment of an attach: by a rule for the program before it, or by root.
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn a_forbidden_program_that_is_executed_during_an_attach_gets_no_page() {
     needed!(needs_root());
@@ -232,7 +225,6 @@ fn run_starts_a_program_that_a_rule_forbids_untouched_and_says_why() {
     assert!(required.err.contains(&why) && required.out.is_empty(), "{required:#?}");
 }
 
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn a_daemon_under_a_filter_says_which_processes_it_cannot_attach_and_why() {
     let ((), filter) = needed!(needs_root(), helper_program("filter", "cc", &[]));
@@ -328,7 +320,6 @@ fn a_mistake_in_a_policy_is_located_and_the_old_policy_stays() {
 }
 
 /// The kernel reports execs in the first PID namespace only, and returns no error in another one.
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn a_daemon_in_its_own_pid_namespace_searches_for_processes_itself() {
     let ((), _, torture) = needed!(needs_root(), tool("unshare"), program("torture"));

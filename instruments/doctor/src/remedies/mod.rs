@@ -8,7 +8,6 @@ use super::facts::{Facts, HIDES_VDSO_32, NEVER_WRITES_CODE, VdsoKind};
 use super::findings::{self, Finding, Severity};
 use super::host;
 use fastpath_evidence::Trust;
-use fastpath_image::Isa;
 use remedy::remedy;
 
 pub use remedy::{Remedy, When};
@@ -251,14 +250,11 @@ fn attach(facts: &Facts, findings: &[Finding], run: &Remedy) -> Option<Remedy> {
         Some(process) => (
             process.pid.to_string(),
             process.vdso == Some(VdsoKind::Kernel)
-                && process.isa.as_deref() == Some("x86_64")
+                && matches!(process.isa.as_deref(), Some("x86_64" | "aarch64"))
                 && process.tracer_pid.is_none_or(|tracer| tracer == 0)
                 && !process.is_kernel_thread,
         ),
-        None => (
-            "PID".to_owned(),
-            Isa::HOST.facts().attaches && findings.iter().all(|finding| finding.id != "no-vdso"),
-        ),
+        None => ("PID".to_owned(), findings.iter().all(|finding| finding.id != "no-vdso")),
     };
     let (trusting, vouching) = match &*run.id {
         "run-trusting" => (" --trust-counter", format!("; {}", run.cost)),

@@ -103,6 +103,11 @@ pub trait Abi: Sync {
     /// Returns `from`, changed to make a system call by the instruction at `pc`.
     fn call_registers(&self, from: &Registers, pc: u64, number: u64, args: [u64; 6]) -> Registers;
 
+    /// Returns whether the code of [`Abi::trampoline`] at `from` gets to `to` without a change of any register.
+    fn reaches(&self, _from: u64, _to: u64) -> bool {
+        true
+    }
+
     /// Returns the code at `at` that restores every register of `program` that a system call changes, and jumps to
     /// where the program was. It touches nothing else: neither the stack nor the flags, which a system call keeps.
     fn trampoline(&self, program: &Registers, at: u64) -> Vec<u8>;

@@ -13,8 +13,10 @@ use super::sharers;
 use super::thread_state::{dispatches_calls, prepare};
 use super::threads::{StopTimeout, Tries};
 use crate::abi::Registers;
+use crate::abi::host::{MOST_TAILS, NATIVE};
 use crate::error::{Error, Result};
-use crate::remote::{Policy, RemoteCalls, tail::Tail};
+use crate::remote::tail::{self, Tail};
+use crate::remote::{Policy, RemoteCalls};
 use crate::target::maps::Mapping;
 use crate::target::memory::Memory;
 use crate::target::tracee::{Stop, Tracee};
@@ -45,6 +47,8 @@ struct Caller {
     program: Registers,
     stop: Stop,
     tail: Tail,
+    /// All tails, that one included.
+    tails: Vec<Tail>,
 }
 
 impl Caller {
@@ -77,7 +81,8 @@ impl Caller {
     fn on(session: &Session<'_>, tid: i32, maps: &[Mapping], even_in_sequence: bool) -> Answer<Option<Caller>> {
         // Before the thread stops: these reads may be slow.
         let memory = Rc::new(Memory::writable(session.pid())?);
-        let tail = Tail::find(memory, session.pid(), maps, session.tails_are_free.get())?;
+        let tails = Tail::all(memory, session.pid(), maps, session.tails_are_free.get());
+        let tails: Vec<Tail> = tails.take(MOST_TAILS).collect();
         let mut thread = session.thread(tid)?;
         thread.tracee.interrupt()?;
         let (mut program, stop) = match wait_for_interrupt(&thread.tracee) {
@@ -88,12 +93,18 @@ impl Caller {
             }
         };
         session.stop_time.begin();
-        match prepare(&mut thread.tracee, &mut program, even_in_sequence) {
-            Ok(true) => Ok(Some(Caller {
+        let near = tail::near(&tails, NATIVE, program.pc()).cloned();
+        let prepared = near.map_err(Refusal::from).and_then(|tail| {
+            let is_it = prepare(&mut thread.tracee, &mut program, even_in_sequence)?;
+            Ok(is_it.then_some(tail))
+        });
+        match prepared {
+            Ok(Some(tail)) => Ok(Some(Caller {
                 thread,
                 program,
                 stop,
                 tail,
+                tails,
             })),
             refused => {
                 thread.go_on(stop);
@@ -109,7 +120,11 @@ impl Caller {
         work: impl FnOnce(&mut RemoteCalls<'_>) -> Answer<T>,
     ) -> Answer<T> {
         let is_held = self.thread.is_held();
-        let policy = &Running { session, is_held };
+        let policy = &Running {
+            session,
+            is_held,
+            tails: &self.tails,
+        };
         let tail = self.tail.clone();
         let mut calls = match RemoteCalls::begin(&mut self.thread.tracee, policy, tail, self.program, self.stop) {
             Ok(calls) => calls,
@@ -144,9 +159,14 @@ struct Running<'s> {
     session: &'s Session<'s>,
     /// Whether the session traces the thread until its own end.
     is_held: bool,
+    tails: &'s [Tail],
 }
 
 impl Policy for Running<'_> {
+    fn tails(&self) -> &[Tail] {
+        self.tails
+    }
+
     fn timeout(&self) -> Option<Duration> {
         Some(TIMEOUT)
     }

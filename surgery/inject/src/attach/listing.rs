@@ -56,11 +56,11 @@ impl Listing {
 pub fn by_convenience(pid: i32) -> Vec<i32> {
     let rank = |tid: i32| match call_of(pid, tid) {
         None => 0,
-        Some(libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3) => 4,
+        Some(number) if running::MAKES_PROCESSES.contains(&number) => 4,
         // If fastpath dies, this call returns EINTR.
         Some(number) if running::answers_eintr(number) => 3,
         // Only the kernel knows the rest of a sleep.
-        Some(libc::SYS_nanosleep | libc::SYS_clock_nanosleep | libc::SYS_poll) => 2,
+        Some(number) if running::SLEEPS.contains(&number) => 2,
         Some(_) => 1,
     };
     let mut all: Vec<_> = list(pid).into_iter().map(|tid| (rank(tid), tid)).collect();

@@ -28,7 +28,6 @@ mod watchdog;
 use fastpath_page::Grant;
 
 use crate::abi;
-use crate::abi::sites::Shape;
 use crate::error::Error;
 use crate::plan::mailbox_layout::HookState;
 use crate::plan::redirection::{LeftAlone, RegionPlan, region_for};
@@ -199,10 +198,9 @@ fn remove_unused(session: &Session<'_>, why: &Refusal) -> Answer<()> {
 /// the page would show them the clocks of this one. Go's programs cannot: they have threads, with which setns(2) fails,
 /// and do not fork without an exec.
 fn may_enter_namespaces(site: &Site) -> bool {
-    let is_go = matches!(site.shape, Shape::Before { is_go: true, .. });
     let calls = [libc::SYS_unshare, libc::SYS_setns].map(|call| call as u32);
     let is_for_another = |nr: &u32| !calls.contains(nr) && site.shape.is_for(*nr);
-    !is_go && !WATCHED.iter().any(is_for_another)
+    !site.shape.is_go() && !WATCHED.iter().any(is_for_another)
 }
 
 /// Stops all threads and redirects the entry points to the region.

@@ -4,9 +4,11 @@
 use nix::sys::ptrace::Options;
 
 use super::refusal::{Answer, Refusal};
+use super::threads::StopTimeout;
 use crate::abi::Registers;
+use crate::abi::host::running;
 use crate::error::{Error, Result};
-use crate::target::tracee::Tracee;
+use crate::target::tracee::{Stop, Tracee};
 use crate::target::{self, ThreadStatus};
 
 /// Prepares a stopped thread for remote calls: refuses one that cannot make them, aborts a restartable sequence, and
@@ -23,8 +25,24 @@ pub fn prepare(tracee: &mut Tracee, program: &mut Registers, is_last_choice: boo
     if !abort_restartable_sequence(tracee, program)? && !is_last_choice {
         return Ok(false);
     }
+    // Before the filters are suspended: they apply to the program's own call.
+    if !running::show_call(tracee, program, next_stop)? {
+        return prepare(tracee, program, is_last_choice);
+    }
     suspend_filters(tracee)?;
     Ok(true)
+}
+
+/// Waits for a thread's next stop.
+fn next_stop(tracee: &Tracee) -> Answer<Stop> {
+    let timeout = StopTimeout::start();
+    loop {
+        match tracee.event(false)? {
+            None => timeout.wait(tracee.process(), tracee.pid())?,
+            Some(Stop::Exited | Stop::Exec) => return Err(Error::Gone.into()),
+            Some(stop) => return Ok(stop),
+        }
+    }
 }
 
 /// Refuses a thread that handles its system calls itself: remote calls would go to its handler. If the thread blocks
@@ -35,7 +53,9 @@ fn refuse_dispatcher(tracee: &Tracee) -> Result<()> {
         Some(false) => Ok(()),
         Some(true) => Err(dispatches_calls()),
         // A program without a handler does not dispatch, and one that does not block the signal loses no handler.
-        None if ThreadStatus::read(&tracee.pid().to_string())?.blocks_handled_sigsys => Err(dispatches_calls()),
+        None if running::HIDES_DISPATCHERS && ThreadStatus::read(&tracee.pid().to_string())?.blocks_handled_sigsys => {
+            Err(dispatches_calls())
+        }
         None => Ok(()),
     }
 }

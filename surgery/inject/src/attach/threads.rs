@@ -308,7 +308,12 @@ impl AllStopped<'_> {
                     continue;
                 }
                 // The end of a thread is reported to its tracer only.
-                Ok(Some((Stop::Exited, _))) | Err(_) => {}
+                Ok(Some((Stop::Exited, _))) => {}
+                Err(_) if self.need_not_stop(thread.tracee.pid()) => {}
+                Err(e) => {
+                    self.session.keep(thread);
+                    return Err(e.into());
+                }
                 // A thread without registers has been killed since its stop.
                 Ok(Some((stop, registers))) => {
                     let registers = registers.or_else(|| thread.tracee.registers().ok());
@@ -361,8 +366,8 @@ impl Stopped {
 
     /// Makes the thread go on at `pc`, even if fastpath dies.
     pub fn move_to(&mut self, pc: u64) -> Result<()> {
-        self.registers.set_pc(pc);
-        self.thread.tracee.set_registers(&self.registers)
+        self.stop = running::move_to(&self.thread.tracee, self.stop, &mut self.registers, pc)?;
+        Ok(())
     }
 }
 

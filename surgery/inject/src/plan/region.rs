@@ -25,7 +25,7 @@ use std::num::NonZero;
 use fastpath_image::{Isa, Placement};
 use nix::errno::Errno;
 
-use crate::abi::host::REACH;
+use crate::abi::host::{CEILING, REACH};
 use crate::error::{Error, Result};
 use crate::target::maps::{self, Mapping};
 
@@ -91,10 +91,6 @@ pub fn place_beside(maps: &[Mapping], code: u64, size: u64) -> Option<u64> {
         .or_else(|| maps::gap_below(maps, code, size, GUARD))
         .or_else(|| maps::gap_above(maps, code, size, GUARD_ABOVE))
 }
-
-/// Last page of a program's address space with four levels of page tables on x86-64
-/// (Documentation/arch/x86/x86_64/mm.rst); programs of all ISAs stay below it unless they ask for more.
-const CEILING: u64 = 0x7fff_ffff_f000 / LARGEST_PAGE * LARGEST_PAGE;
 
 /// Returns the end of the address space of this kernel's programs, at most [`CEILING`]. User Mode Linux has less, and its
 /// vDSO is the last page of it.
@@ -205,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_region_near_a_vdso_at_the_end_of_the_address_space_lies_below_it() {
-        for (vdso, end) in [(0xffff_b000, 0xffff_d000u64), (0x7fff_ffff_c000, 0x7fff_ffff_e000)] {
+        for (vdso, end) in [(0xffff_b000, 0xffff_d000u64), (CEILING - 0x3000, CEILING - 0x1000)] {
             let maps = fastpath_os::maps::parse(&format!("{vdso:x}-{end:x} r-xp 0 0:0 0 [vdso]\n"));
             let at = place_near(&maps, vdso).unwrap();
             assert!(at + SIZE < vdso, "{at:#x}");

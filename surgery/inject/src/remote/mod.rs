@@ -22,10 +22,12 @@ pub mod tail;
 
 use std::time::{Duration, Instant};
 
-use nix::sys::ptrace::Options;
+use nix::sys::ptrace::{self, Options};
+use nix::unistd::Pid;
 
+use crate::abi::host::running::LAST_CALL;
 use crate::abi::{self, Abi, Call, Registers};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, tried};
 use crate::target::maps::Mapping;
 use crate::target::tracee::{CallResult, Stop, Tracee, Until};
 use batch::Batch;
@@ -57,6 +59,11 @@ pub trait Policy {
     /// Timeout for one call, and for the thread's stop after the last one.
     fn timeout(&self) -> Option<Duration> {
         None
+    }
+
+    /// Returns the tails that the calls may be made from, as the thread goes on elsewhere after a signal.
+    fn tails(&self) -> &[Tail] {
+        &[]
     }
 
     /// Waits until the thread has stopped after [`Tracee::interrupt`].
@@ -107,6 +114,8 @@ pub struct RemoteCalls<'t> {
     /// Stop in which they were read.
     stop: Stop,
     tail: Tail,
+    /// Tails that were used before. A caller may refer to what is in them until the end.
+    left_tails: Vec<Tail>,
     scratch: u64,
     /// Loop for several calls at once, in a program at its exec.
     batch: Option<Batch>,
@@ -116,6 +125,13 @@ pub struct RemoteCalls<'t> {
     is_program: bool,
     /// The thread's registers must not be changed any more: another program may be running.
     is_lost: bool,
+}
+
+/// Result of a try of a remote call.
+enum Tried {
+    Left(CallResult),
+    /// A signal is about to be delivered instead: the call has not been made.
+    Signal(i32),
 }
 
 /// Does `work` with remote calls in `tracee`, which is stopped at its exec, then restores its registers, whatever the
@@ -193,6 +209,7 @@ impl<'t> RemoteCalls<'t> {
             program,
             stop,
             tail,
+            left_tails: Vec::new(),
             scratch: 0,
             batch: None,
             is_ready: false,
@@ -251,8 +268,9 @@ impl<'t> RemoteCalls<'t> {
             self.take_over()?;
         }
         for _ in 0..MOST_SIGNALS {
-            if let Some(result) = self.try_call(call, args)? {
-                return result.map_err(|errno| Error::Remote { what, errno });
+            match self.try_call(self.abi.number(call), args)? {
+                Tried::Left(result) => return result.map_err(|errno| Error::Remote { what, errno }),
+                Tried::Signal(signal) => self.deliver(signal)?,
             }
         }
         Err(Error::Unsupported(format!(
@@ -279,7 +297,14 @@ impl<'t> RemoteCalls<'t> {
         self.tracee.set_registers(&registers)
     }
 
+    /// Writes the code of the calls, into a tail near the program's code.
     fn write_trampoline(&mut self) -> Result<()> {
+        let pc = self.program.pc();
+        let tails = self.policy.tails();
+        if !tails.is_empty() && !self.abi.reaches(self.tail.code(), pc) {
+            let near = tail::near(tails, self.abi, pc)?.clone();
+            self.left_tails.push(std::mem::replace(&mut self.tail, near));
+        }
         self.tail.write(&self.trampoline())?;
         self.is_ready = true;
         Ok(())
@@ -296,14 +321,12 @@ impl<'t> RemoteCalls<'t> {
         self.tail.code() + self.abi.system_call().len() as u64
     }
 
-    /// Makes one call. Returns `None` if a signal was delivered instead: the call has not been made.
-    fn try_call(&mut self, call: Call, args: [u64; 6]) -> Result<Option<CallResult>> {
+    /// Makes one call, of this number.
+    fn try_call(&mut self, number: u64, args: [u64; 6]) -> Result<Tried> {
         if !self.is_ready {
             self.write_trampoline()?;
         }
-        let registers = self
-            .abi
-            .call_registers(&self.program, self.tail.code(), self.abi.number(call), args);
+        let registers = self.abi.call_registers(&self.program, self.tail.code(), number, args);
         self.set_registers(registers)?;
         // Traced by entry and exit, not by single steps: the kernel does not clear the trap flag when a tracer dies,
         // and it forces SIGTRAP on a program that ignores it.
@@ -331,23 +354,22 @@ impl<'t> RemoteCalls<'t> {
                 }
                 Some(Stop::Signal(signal)) => {
                     let refused = self.policy.refuse_signal(self.tracee, signal, self.after_call());
-                    if refused.is_err() {
-                        self.set_registers(self.program)?;
-                        return refused.map(|()| None);
+                    if let Err(refused) = refused {
+                        self.set_own_registers()?;
+                        return Err(refused);
                     }
-                    self.deliver(signal)?;
-                    return Ok(None);
+                    return Ok(Tried::Signal(signal));
                 }
                 Some(Stop::Syscall) => match self.tracee.leaving_call()? {
                     Some(left) if left.pc == self.after_call() => {
                         // An AArch64 kernel shows the result of a 32-bit program with its sign.
                         let word = u64::MAX >> (64 - 8 * self.abi.word());
-                        return Ok(Some(left.result.map(|result| result & word)));
+                        return Ok(Tried::Left(left.result.map(|result| result & word)));
                     }
                     _ => {}
                 },
                 Some(Stop::Interrupt | Stop::Group) if was_asked && self.tracee.registers()?.pc() == registers.pc() => {
-                    self.set_registers(self.program)?;
+                    self.set_own_registers()?;
                     return Err(does_not_go_on());
                 }
                 Some(Stop::Interrupt | Stop::Group | Stop::Other) => {}
@@ -356,12 +378,64 @@ impl<'t> RemoteCalls<'t> {
         }
     }
 
-    /// Delivers a signal that arrived while the registers were the tracer's.
+    /// Delivers a signal that arrived while the registers were the tracer's. In an interrupted call of the program's, the
+    /// kernel decides how that ends.
     fn deliver(&mut self, signal: i32) -> Result<()> {
-        self.set_registers(self.program)?;
+        let Some(last) = self.last_call() else {
+            return self.deliver_outside_calls(signal);
+        };
+        let information = ptrace::getsiginfo(Pid::from_raw(self.tracee.pid())).map_err(tried("PTRACE_GETSIGINFO"))?;
+        while let Some(other) = self.enter_own_call(last)? {
+            self.deliver_outside_calls(other)?;
+        }
+        self.is_lost = true;
+        // It is sent again, without what it said of its sender.
+        self.tracee.resume(Until::Event, signal)?;
+        loop {
+            match self.next_stop()? {
+                Stop::Signal(number) if number == signal => break,
+                stop => self.tracee.resume(Until::Event, stop.signal())?,
+            }
+        }
+        ptrace::setsiginfo(Pid::from_raw(self.tracee.pid()), &information).map_err(tried("PTRACE_SETSIGINFO"))?;
         self.tracee.interrupt()?;
         self.tracee.resume(Until::Event, signal)?;
         self.take_over()
+    }
+
+    /// Delivers a signal to a program that is in no call of its own, or one that it makes again after the signal.
+    fn deliver_outside_calls(&mut self, signal: i32) -> Result<()> {
+        self.set_own_registers()?;
+        self.tracee.interrupt()?;
+        self.tracee.resume(Until::Event, signal)?;
+        self.take_over()
+    }
+
+    /// Returns the call by whose exit the program goes back into an interrupted call of its own, if that is needed.
+    fn last_call(&self) -> Option<u64> {
+        LAST_CALL.filter(|_| self.program.is_in_call())
+    }
+
+    /// Brings the thread to the exit of its own interrupted call, just before the kernel decides how that continues. A stop
+    /// is requested. Returns a signal that comes first, if there is one.
+    fn enter_own_call(&mut self, last: u64) -> Result<Option<i32>> {
+        match self.try_call(last, [self.program.first_argument(), 0, 0, 0, 0, 0])? {
+            Tried::Signal(signal) => Ok(Some(signal)),
+            Tried::Left(_) => {
+                // In this order: the kernel looks at the result only if it has something to do besides.
+                self.tracee.interrupt()?;
+                self.set_registers(self.program)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Restores the program's registers where the kernel does not look at an interrupted call any more.
+    fn set_own_registers(&mut self) -> Result<()> {
+        match self.last_call() {
+            Some(_) => self.set_registers(self.program.continuing()),
+            None => self.set_registers(self.program),
+        }
     }
 
     /// Waits for the requested stop; later calls are made from there.
@@ -373,33 +447,58 @@ impl<'t> RemoteCalls<'t> {
         self.write_trampoline()
     }
 
-    /// Brings the thread from after a remote call, where the kernel would go on, into a stop in which the kernel still
-    /// decides about the program's own call, and restores its registers.
-    fn return_to_program(&mut self) -> Result<()> {
-        if self.is_lost {
-            return Err(Error::Gone);
-        }
-        self.tracee.interrupt()?;
-        self.tracee.resume(Until::Event, 0)?;
+    /// Waits for the thread's next stop.
+    fn next_stop(&mut self) -> Result<Stop> {
         let timeout = self.policy.timeout();
         let begun = Instant::now();
         loop {
             match self.tracee.event(timeout.is_none())? {
-                Some(stop @ (Stop::Interrupt | Stop::Group)) => {
-                    self.stop = stop;
-                    break;
-                }
-                Some(Stop::Signal(signal)) => {
-                    self.deliver(signal)?;
-                    break;
-                }
                 Some(Stop::Exited | Stop::Exec) => {
                     self.is_lost = true;
                     return Err(Error::Gone);
                 }
-                Some(Stop::Syscall | Stop::Other) => self.tracee.resume(Until::Event, 0)?,
+                Some(stop) => return Ok(stop),
                 None if timeout.is_some_and(|timeout| begun.elapsed() > timeout) => return Err(does_not_go_on()),
                 None => nap(begun),
+            }
+        }
+    }
+
+    /// Brings the thread from after a remote call, where the kernel would go on, into a stop in which the kernel still
+    /// decides about the program's own call, with its registers.
+    fn return_to_program(&mut self) -> Result<()> {
+        if self.is_lost {
+            return Err(Error::Gone);
+        }
+        if let Some(last) = self.last_call() {
+            if let Some(signal) = self.enter_own_call(last)? {
+                self.deliver(signal)?;
+                return self.return_to_program();
+            }
+            self.tracee.resume(Until::Event, 0)?;
+            loop {
+                match self.next_stop()? {
+                    stop @ (Stop::Interrupt | Stop::Group) => {
+                        self.stop = stop;
+                        return Ok(());
+                    }
+                    stop => self.tracee.resume(Until::Event, stop.signal())?,
+                }
+            }
+        }
+        self.tracee.interrupt()?;
+        self.tracee.resume(Until::Event, 0)?;
+        loop {
+            match self.next_stop()? {
+                stop @ (Stop::Interrupt | Stop::Group) => {
+                    self.stop = stop;
+                    break;
+                }
+                Stop::Signal(signal) => {
+                    self.deliver(signal)?;
+                    break;
+                }
+                _ => self.tracee.resume(Until::Event, 0)?,
             }
         }
         self.set_registers(self.program)
@@ -420,6 +519,7 @@ impl<'t> RemoteCalls<'t> {
             }
             _ => {
                 self.return_to_program()?;
+                self.left_tails.iter().try_for_each(Tail::erase)?;
                 self.tail.erase()?;
             }
         }

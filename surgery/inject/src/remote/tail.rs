@@ -11,6 +11,7 @@ use object::LittleEndian;
 use object::elf::{FileHeader32, FileHeader64, PF_X, PT_LOAD};
 use object::read::elf::{FileHeader, ProgramHeader};
 
+use crate::abi::Abi;
 use crate::error::{Error, Result};
 use crate::plan::redirection::{Change, is_region};
 use crate::plan::region::TAIL_BYTES as BYTES;
@@ -51,11 +52,18 @@ enum Contents {
 type Unused = (u64, u64, Vec<u8>);
 
 impl Tail {
-    /// Finds an unused tail in the process `pid`, which has this memory. The kernel's vDSO comes first, as no page of a file
-    /// is copied for it. With `ours_are_free`, a tail that a killed fastpath left in use counts as unused.
+    /// Finds an unused tail in the process `pid`: the first of [`Tail::all`].
     pub fn find(memory: Rc<Memory>, pid: i32, maps: &[Mapping], ours_are_free: bool) -> Result<Tail> {
-        let padded = places(pid, maps).find_map(|(at, _)| {
-            let bytes = memory.bytes(at - MOST_BELOW, MOST_BELOW as usize + BYTES).ok()?;
+        let first = Tail::all(memory, pid, maps, ours_are_free).next();
+        first.ok_or_else(none)
+    }
+
+    /// Finds the unused tails in the process `pid`, which has this memory. The kernel's vDSO comes first, as no page of a
+    /// file is copied for it. With `ours_are_free`, a tail that a killed fastpath left in use counts as unused.
+    pub fn all(memory: Rc<Memory>, pid: i32, maps: &[Mapping], ours_are_free: bool) -> impl Iterator<Item = Tail> {
+        let (read, beside) = (memory.clone(), memory.clone());
+        let padded = places(pid, maps).filter_map(move |(at, _)| {
+            let bytes = read.bytes(at - MOST_BELOW, MOST_BELOW as usize + BYTES).ok()?;
             let (below, tail) = bytes.split_at(MOST_BELOW as usize);
             match contents(tail) {
                 Contents::Unused(pad) => Some(padding(at, below, pad)),
@@ -63,15 +71,14 @@ impl Tail {
                 _ => None,
             }
         });
-        let unused = padded.or_else(|| maps.iter().find_map(|mapping| beside_segments(&memory, maps, mapping)));
-        let (at, unused_from, original) = unused.ok_or_else(|| {
-            Error::Unsupported("no unused executable bytes in the program to make system calls from".into())
-        })?;
-        Ok(Tail {
+        let beside = maps
+            .iter()
+            .filter_map(move |mapping| beside_segments(&beside, maps, mapping));
+        padded.chain(beside).map(move |(at, unused_from, original)| Tail {
             at,
             unused_from,
             original: original.into(),
-            memory,
+            memory: memory.clone(),
         })
     }
 
@@ -167,6 +174,21 @@ impl Tail {
     pub fn erase(&self) -> Result<()> {
         self.erase_from(self.code())
     }
+}
+
+/// Returns a tail from which calls of a program that is at `pc` can be made.
+pub fn near<'t>(tails: &'t [Tail], abi: &dyn Abi, pc: u64) -> Result<&'t Tail> {
+    let mut near = tails.iter().filter(|tail| abi.reaches(tail.code(), pc));
+    near.next().ok_or_else(|| match tails {
+        [] => none(),
+        _ => Error::Unsupported(format!(
+            "no unused executable bytes near a thread of it, at {pc:#x}, to make system calls from"
+        )),
+    })
+}
+
+fn none() -> Error {
+    Error::Unsupported("no unused executable bytes in the program to make system calls from".into())
 }
 
 /// Returns the addresses of the tails of executable mappings, and whether their page is in memory: first the kernel's

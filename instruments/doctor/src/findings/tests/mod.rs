@@ -6,7 +6,6 @@ use super::super::facts::{Process, StatedBy, VdsoKind};
 use super::super::{DoctorReport, samples};
 use super::*;
 use fastpath_evidence::{Distrust, Drift, Residuals};
-use fastpath_image::Isa;
 use fastpath_measure::ClockRate;
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::path::Path;
@@ -790,11 +789,6 @@ fn a_program_that_acts_as_a_kernel_is_named_and_gets_no_advice_for_kernels() {
             "{unused:?}"
         );
         let remedies: Vec<&str> = report.remedies.iter().map(|remedy| &*remedy.id).collect();
-        let expected: Vec<&str> = expected
-            .iter()
-            .copied()
-            .filter(|id| *id != "attach" || Isa::HOST.facts().attaches)
-            .collect();
         assert_eq!(remedies, expected, "{name}");
     }
     // Once gVisor's vDSO reads the counter, there is nothing to look at again.

@@ -2,7 +2,6 @@
 
 use std::io::IoSliceMut;
 use std::mem::{MaybeUninit, size_of};
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::unistd::Pid;
@@ -33,7 +32,9 @@ const PC: usize = 15;
 pub struct Registers {
     pub(super) general: libc::user_regs_struct,
     pub(super) is_32_bit: bool,
-    system_call: i32,
+    pub(super) system_call: i32,
+    /// First argument of that call, if [`super::running`] has found it.
+    pub(super) first: u64,
 }
 
 impl Registers {
@@ -67,6 +68,7 @@ impl Registers {
             general,
             is_32_bit,
             system_call: i32::from_ne_bytes(system_call),
+            first: 0,
         })
     }
 
@@ -107,6 +109,19 @@ impl Registers {
         self.system_call as u64
     }
 
+    /// Changes the number of the system call that the thread is entering.
+    pub(super) fn set_system_call(&mut self, tid: i32, number: i32) -> Result<()> {
+        self.system_call = number;
+        let mut bytes = number.to_ne_bytes();
+        regset(
+            Pid::from_raw(tid),
+            libc::PTRACE_SETREGSET,
+            NT_ARM_SYSTEM_CALL,
+            &mut bytes,
+        )
+        .map(drop)
+    }
+
     /// Makes the wait on a futex, in which the thread was stopped, return as if it had been woken up. Returns whether
     /// the registers have changed: never, because ptrace does not show here whether the kernel will make the call again.
     pub fn end_wait_on_futex(&mut self) -> bool {
@@ -123,23 +138,6 @@ impl Registers {
     /// Changes nothing: the first register is the result of an execve and 0 for the new program.
     pub fn end_exec(&mut self) {}
 
-    /// Changes nothing: an AArch64 kernel has already prepared the restart of an interrupted call, or chosen EINTR,
-    /// when the thread stops.
-    pub fn undo_interruption(&mut self) -> bool {
-        false
-    }
-
-    /// Returns whether the kernel will continue the interrupted call by restart_syscall: not shown here.
-    pub fn is_restarted(&self) -> bool {
-        false
-    }
-
-    /// Changes nothing, for the same reason.
-    pub fn repeat_call(&mut self) {}
-
-    /// Changes nothing, for the same reason.
-    pub fn bound_wait(&mut self, _now: Duration, _read: impl Fn(u64) -> Option<u64>) {}
-
     /// Returns nothing: every AArch64 kernel has PTRACE_GET_SYSCALL_INFO if it states the kind of a syscall-stop.
     pub fn call_result(&self) -> Option<CallResult> {
         None
@@ -153,6 +151,7 @@ impl Registers {
             general: unsafe { std::mem::zeroed() },
             is_32_bit: false,
             system_call: -1,
+            first: 0,
         }
     }
 }

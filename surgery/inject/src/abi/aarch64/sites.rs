@@ -9,15 +9,15 @@
 
 use fastpath_code::rescue::thunk::{Change, Thunk};
 
+use super::{INSTRUCTION, SVC};
 use crate::target::sites::{Doors, MOST_CALLS, OUT_OF_REACH, Site, WATCHED};
 
-/// Bytes of every instruction.
-const INSTRUCTION: usize = 4;
-const SVC: u32 = 0xd400_0001;
 /// `b` by three instructions
 const FORWARD: u32 = 0x1400_0003;
 /// `cmn x0, #4095`
 const GO_CHECK: u32 = 0xb13f_fc1f;
+/// A thunk's call of the hook: `ldr x16`, the literal after the code; `blr x16`
+pub(super) const CALL_DOOR: [u32; 2] = [0x5800_0130, 0xd63f_0200];
 /// Number of instructions before an `svc` that are searched for its number: `syscall()` unpacks its arguments in about
 /// twenty.
 const LOOK_BACK: usize = 32;
@@ -46,6 +46,11 @@ impl Shape {
             Shape::Constant(constant) => *constant == nr,
             _ => false,
         }
+    }
+
+    /// Returns whether it is one of Go's.
+    pub fn is_go(&self) -> bool {
+        *self == Shape::Go
     }
 
     /// Returns whether it cannot be redirected, wherever it is loaded.
@@ -104,7 +109,7 @@ fn source_of_number(latest_first: impl Iterator<Item = u32>) -> Option<Shape> {
 }
 
 /// Returns a `b` at `from` to `to`; `None` if it cannot reach.
-fn branch(from: u64, to: u64) -> Option<u32> {
+pub(super) fn branch(from: u64, to: u64) -> Option<u32> {
     let distance = to.wrapping_sub(from) as i64;
     (distance.unsigned_abs() < REACH).then_some(0x1400_0000 | (distance >> 2) as u32 & 0x03ff_ffff)
 }
@@ -126,8 +131,8 @@ fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
     let size = INSTRUCTION as u64;
     let instructions: [u32; LAST as usize + 2] = [
         before,
-        0x5800_0130, // ldr x16, the literal after the code
-        0xd63f_0200, // blr x16
+        CALL_DOOR[0],
+        CALL_DOOR[1],
         FORWARD,
         // The hook returns here if it has made the call.
         after,

@@ -29,12 +29,17 @@ pub fn of_isa(isa: Isa) -> Option<&'static dyn Abi> {
 
 /// Largest distance of a region from the vDSO: well within the reach of a jump, 2 GiB.
 pub const REACH: u64 = 1 << 30;
+/// End of the address space of programs that ask for no more, with four levels of page tables
+/// (Documentation/arch/x86/x86_64/mm.rst).
+pub const CEILING: u64 = 0x7fff_ffff_f000;
 
 /// The System V ABI for x86-64, with 64-bit pointers.
 struct X86_64;
 
 /// The ABI of the host's own programs.
 pub const NATIVE: &dyn Abi = &X86_64;
+/// Most tails from which the calls of one program are made: one reaches all of its code.
+pub const MOST_TAILS: usize = 1;
 
 static HOOK: Option<Hook> = include!(concat!(env!("OUT_DIR"), "/hook_x86_64.rs"));
 

@@ -2,8 +2,12 @@
 //! its signal handlers return to.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use super::Registers;
+use crate::target::memory::Memory;
+use crate::target::permissions::may_restart;
+use crate::target::tracee::{Stop, Tracee};
 
 /// Results of interrupted system calls that no program sees (include/linux/errno.h).
 mod restart {
@@ -46,6 +50,62 @@ pub fn answers_eintr(number: i64) -> bool {
     ANSWERS_EINTR.contains(&number)
 }
 
+/// Calls that make processes, which last until the new one has started.
+pub const MAKES_PROCESSES: &[i64] = &[libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
+/// Calls that sleep, whose rest only the kernel knows.
+pub const SLEEPS: &[i64] = &[libc::SYS_nanosleep, libc::SYS_clock_nanosleep, libc::SYS_poll];
+
+/// Whether threads may handle their system calls themselves (prctl(2), PR_SET_SYSCALL_USER_DISPATCH) on a kernel that does not
+/// tell a tracer: on those before Linux 6.4.
+pub const HIDES_DISPATCHERS: bool = true;
+
+/// Number of the call by whose exit a thread goes back into its own interrupted one: none, its registers are enough.
+pub const LAST_CALL: Option<u64> = None;
+
+/// Does nothing: a stopped thread's registers have the result of the call in which it was interrupted.
+pub fn show_call<E>(
+    _tracee: &Tracee,
+    _program: &mut Registers,
+    _wait: impl Fn(&Tracee) -> Result<Stop, E>,
+) -> Result<bool, E> {
+    Ok(true)
+}
+
+/// Makes a stopped thread go on at `pc`, even if this process dies: the kernel keeps what it does about an interrupted
+/// call. Returns the stop that it is then in.
+pub fn move_to(tracee: &Tracee, stop: Stop, program: &mut Registers, pc: u64) -> crate::error::Result<Stop> {
+    program.set_pc(pc);
+    tracee.set_registers(program).map(|()| stop)
+}
+
+/// Nothing: a stopped thread's registers show the call in which it was interrupted.
+pub type OpenCall = std::convert::Infallible;
+
+/// Returns nothing, for the same reason.
+pub fn open_call(_tracee: &Tracee) -> Option<OpenCall> {
+    None
+}
+
+/// If a stop ended a system call of the thread with EINTR, or would make the kernel continue one by a restart_syscall that a
+/// filter of the thread may not allow, makes the kernel repeat the call: a sleep begins anew, but a filter that kills does
+/// not. The thread is then in the stop that this returns, with these registers.
+pub fn undo_interruption(tracee: &Tracee, stop: Stop, registers: &mut Registers) -> crate::error::Result<Stop> {
+    let is_forbidden = || registers.is_restarted() && !may_restart(tracee, crate::abi::for_registers(registers).isa());
+    if is_forbidden() {
+        registers.repeat_call();
+    } else if !registers.undo_interruption() {
+        return Ok(stop);
+    }
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    registers.bound_wait(Duration::new(now.tv_sec as u64, now.tv_nsec as u32), |address| {
+        let word = Memory::open(tracee.process()).ok()?.bytes(address, 8).ok()?;
+        Some(u64::from_le_bytes(word.try_into().ok()?))
+    });
+    // The thread may have been killed since its stop.
+    let _ = tracee.set_registers(registers);
+    Ok(stop)
+}
+
 impl Registers {
     /// Changes the program counter.
     pub fn set_pc(&mut self, pc: u64) {
@@ -67,6 +127,11 @@ impl Registers {
         self.0.orig_rax as i64 >= 0
     }
 
+    /// Returns the first argument of the system call that a 64-bit thread is in.
+    pub fn first_argument(&self) -> u64 {
+        self.0.rdi
+    }
+
     /// Returns the number of the system call that a 64-bit thread is in.
     pub fn call(&self) -> Option<i64> {
         // The upper half may have a note (`super::waits`).
@@ -76,7 +141,7 @@ impl Registers {
     /// If the thread is in a system call that only a stop ended with EINTR, replaces the result by one with which the
     /// kernel restarts the call. The kernel does so when the thread goes on, even if its tracer is dead; if a handler
     /// runs first, the call returns EINTR as usual. Returns whether it was such a call.
-    pub fn undo_interruption(&mut self) -> bool {
+    pub(super) fn undo_interruption(&mut self) -> bool {
         let is_one = self.0.rax as i64 == -i64::from(libc::EINTR) && self.call().is_some_and(answers_eintr);
         if is_one {
             self.0.rax = restart::NOHAND as u64;
@@ -85,12 +150,12 @@ impl Registers {
     }
 
     /// Returns whether the kernel will continue the interrupted call by restart_syscall.
-    pub fn is_restarted(&self) -> bool {
+    fn is_restarted(&self) -> bool {
         self.is_in_call() && self.0.rax as i64 == restart::RESTARTBLOCK
     }
 
     /// Makes the kernel repeat the interrupted call with its own number, unless a handler runs first.
-    pub fn repeat_call(&mut self) {
+    fn repeat_call(&mut self) {
         self.0.rax = restart::NOHAND as u64;
     }
 

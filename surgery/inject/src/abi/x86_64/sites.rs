@@ -61,6 +61,11 @@ impl Shape {
         }
     }
 
+    /// Returns whether it is one of Go's.
+    pub fn is_go(&self) -> bool {
+        matches!(self, Shape::Before { is_go: true, .. })
+    }
+
     /// Returns whether it cannot be redirected, wherever it is loaded.
     pub fn is_fixed(&self) -> bool {
         matches!(self, Shape::Fixed { .. })

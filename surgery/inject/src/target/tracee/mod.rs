@@ -5,7 +5,6 @@ mod state;
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
@@ -13,11 +12,11 @@ use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, WaitOptions, WaitStatus};
 
+use crate::abi::host::running;
 use crate::abi::{self, Call, Registers};
 use crate::error::{Error, Result, tried};
 use crate::target::maps;
 use crate::target::memory::Memory;
-use crate::target::permissions::may_restart;
 pub use state::CallResult;
 
 /// State change of a traced thread, with signals by their numbers.
@@ -80,6 +79,8 @@ pub struct Tracee {
     memory: Option<Rc<Memory>>,
     /// Its registers, if they were read since it stopped.
     registers: Cell<Option<Registers>>,
+    /// Call in which it was when it was last asked to stop, if the registers do not show that.
+    pub interrupted_call: Cell<Option<running::OpenCall>>,
 }
 
 impl Tracee {
@@ -99,6 +100,7 @@ impl Tracee {
             process,
             memory: None,
             registers: Cell::new(None),
+            interrupted_call: Cell::new(None),
         }
     }
 
@@ -143,44 +145,22 @@ impl Tracee {
     /// Returns the next stop as [`Tracee::event`] does, and the registers with which the program will go on from a stop
     /// that does not end a system call of the tracer's; `None` for another stop, or if the thread has been killed since.
     pub fn event_with_registers(&self, wait: bool) -> Result<Option<(Stop, Option<Registers>)>> {
-        let Some(stop) = self.next_event(wait)? else {
+        let Some(mut stop) = self.next_event(wait)? else {
             return Ok(None);
         };
         let mut registers = None;
         if let Stop::Interrupt | Stop::Group | Stop::Signal(_) = stop {
             // The thread may have been killed since its stop; its end is the next event.
             registers = self.registers().ok();
-            if let Some(registers) = &mut registers
-                && (registers.undo_interruption() || self.repeats_forbidden_restart(registers))
-            {
-                self.bound_wait(registers);
-                let _ = self.set_registers(registers);
+            if let Some(registers) = &mut registers {
+                stop = running::undo_interruption(self, stop, registers)?;
             }
         }
         Ok(Some((stop, registers)))
     }
 
-    /// If the kernel would continue the interrupted call by restart_syscall, and a filter of the thread may not allow
-    /// that, makes it repeat the call itself: a sleep begins anew, but a filter that kills does not.
-    fn repeats_forbidden_restart(&self, registers: &mut Registers) -> bool {
-        let is_forbidden = registers.is_restarted() && !may_restart(self, abi::for_registers(registers).isa());
-        if is_forbidden {
-            registers.repeat_call();
-        }
-        is_forbidden
-    }
-
-    /// Bounds a wait that the kernel will make again.
-    fn bound_wait(&self, registers: &mut Registers) {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let now = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
-        registers.bound_wait(now, |address| {
-            let word = Memory::open(self.process).ok()?.bytes(address, 8).ok()?;
-            Some(u64::from_le_bytes(word.try_into().ok()?))
-        });
-    }
-
-    fn next_event(&self, wait: bool) -> Result<Option<Stop>> {
+    /// Returns the next stop as the kernel reports it.
+    pub fn next_event(&self, wait: bool) -> Result<Option<Stop>> {
         let any_kind = WaitOptions::from_bits_retain(libc::__WALL as u32);
         let options = if wait { any_kind } else { any_kind | WaitOptions::NOHANG };
         let pid = rustix::process::Pid::from_raw(self.pid());
@@ -244,6 +224,7 @@ impl Tracee {
 
     /// Asks a running thread to stop.
     pub fn interrupt(&self) -> Result<()> {
+        self.interrupted_call.set(running::open_call(self));
         ptrace::interrupt(self.pid).map_err(tried("PTRACE_INTERRUPT"))
     }
 
