@@ -20,6 +20,7 @@ pub mod descriptors;
 pub mod mapping;
 pub mod tail;
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use nix::sys::ptrace::{self, Options};
@@ -382,33 +383,35 @@ impl<'t> RemoteCalls<'t> {
     /// kernel decides how that ends.
     fn deliver(&mut self, signal: i32) -> Result<()> {
         let Some(last) = self.last_call() else {
-            return self.deliver_outside_calls(signal);
+            self.set_own_registers()?;
+            self.tracee.interrupt()?;
+            self.tracee.resume(Until::Event, signal)?;
+            return self.take_over();
         };
-        let information = ptrace::getsiginfo(Pid::from_raw(self.tracee.pid())).map_err(tried("PTRACE_GETSIGINFO"))?;
-        while let Some(other) = self.enter_own_call(last)? {
-            self.deliver_outside_calls(other)?;
-        }
-        self.is_lost = true;
-        // It is sent again, without what it said of its sender.
-        self.tracee.resume(Until::Event, signal)?;
-        loop {
-            match self.next_stop()? {
-                Stop::Signal(number) if number == signal => break,
-                stop => self.tracee.resume(Until::Event, stop.signal())?,
+        let mut held = VecDeque::from([(signal, self.signal_information()?)]);
+        while let Some((signal, information)) = held.pop_front() {
+            while let Some(other) = self.enter_own_call(last)? {
+                held.push_back((other, self.signal_information()?));
             }
+            self.is_lost = true;
+            // It is sent again, without what it said of its sender.
+            self.tracee.resume(Until::Event, signal)?;
+            loop {
+                match self.next_stop()? {
+                    Stop::Signal(number) if number == signal => break,
+                    stop => self.tracee.resume(Until::Event, stop.signal())?,
+                }
+            }
+            ptrace::setsiginfo(Pid::from_raw(self.tracee.pid()), &information).map_err(tried("PTRACE_SETSIGINFO"))?;
+            self.tracee.interrupt()?;
+            self.tracee.resume(Until::Event, signal)?;
+            self.take_over()?;
         }
-        ptrace::setsiginfo(Pid::from_raw(self.tracee.pid()), &information).map_err(tried("PTRACE_SETSIGINFO"))?;
-        self.tracee.interrupt()?;
-        self.tracee.resume(Until::Event, signal)?;
-        self.take_over()
+        Ok(())
     }
 
-    /// Delivers a signal to a program that is in no call of its own, or one that it makes again after the signal.
-    fn deliver_outside_calls(&mut self, signal: i32) -> Result<()> {
-        self.set_own_registers()?;
-        self.tracee.interrupt()?;
-        self.tracee.resume(Until::Event, signal)?;
-        self.take_over()
+    fn signal_information(&self) -> Result<libc::siginfo_t> {
+        ptrace::getsiginfo(Pid::from_raw(self.tracee.pid())).map_err(tried("PTRACE_GETSIGINFO"))
     }
 
     /// Returns the call by whose exit the program goes back into an interrupted call of its own, if that is needed.
