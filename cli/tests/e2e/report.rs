@@ -19,12 +19,17 @@ impl Made {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("a.json");
         let words = ["run", "--without-vdso", "--", env!("CARGO_BIN_EXE_fastpath"), "report"];
-        let mut measure = fastpath(&words);
-        measure.args(["--json", "--trace", "0.3", "-o"]).arg(&file);
-        finish(measure).expect_success();
-        let text = std::fs::read_to_string(&file).expect("the data");
-        assert_eq!(text.lines().count(), 1);
-        let mut data: Value = serde_json::from_str(&text).expect("JSON");
+        // On a busy machine, no program may read a clock in that time.
+        let mut measured = (0..10).map(|_| {
+            let mut measure = fastpath(&words);
+            measure.args(["--json", "--trace", "0.3", "-o"]).arg(&file);
+            finish(measure).expect_success();
+            let text = std::fs::read_to_string(&file).expect("the data");
+            assert_eq!(text.lines().count(), 1);
+            serde_json::from_str(&text).expect("JSON")
+        });
+        let has_rows = |data: &Value| data["hosts"][0]["trace"]["rows"] != json!([]);
+        let mut data: Value = measured.find(has_rows).expect("a program that reads a clock");
         // A program that reads much, with names as long as they get.
         let row = &mut data["hosts"][0]["trace"]["rows"][0];
         row["calls_per_second"] = json!(1_279_793.0);
