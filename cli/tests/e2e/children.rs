@@ -62,6 +62,7 @@ fn children_of_a_shell_are_served() {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn children_of_a_program_that_the_dynamic_linker_was_executed_for_are_served() {
     const LINKER: &str = "/lib64/ld-linux-x86-64.so.2";
@@ -72,6 +73,7 @@ fn children_of_a_program_that_the_dynamic_linker_was_executed_for_are_served() {
 }
 
 /// With another encoding of its first instruction.
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn a_dynamic_linker_whose_start_is_unknown_is_reported_and_refused_with_require() {
     let mut linker = std::fs::read("/lib64/ld-linux-x86-64.so.2").expect("glibc's");
@@ -140,6 +142,7 @@ os.execv(sys.argv[2], sys.argv[2:])";
 
 /// What an exec costs is, for the most part, the system calls of the helper. Those are counted that depend on the work alone.
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn an_exec_takes_the_helper_a_limited_number_of_system_calls() {
     const EXECS: usize = 50;
     const MOST_EACH: usize = 105;
@@ -173,6 +176,7 @@ fn an_exec_takes_the_helper_a_limited_number_of_system_calls() {
 
 /// A page of libc with a redirected call is a copy. glibc's functions of which few programs make use are in pages of their own.
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn a_program_has_few_pages_of_libc_of_its_own_unless_it_may_call_all() {
     /// KiB of libc's code that a program has copies of, if it is served: it prints its mappings.
     fn copied(command: &[&str]) -> Option<u32> {
@@ -192,6 +196,7 @@ fn a_program_has_few_pages_of_libc_of_its_own_unless_it_may_call_all() {
 }
 
 /// A program that starts while the publisher gets no CPU runs untouched.
+#[cfg(target_arch = "x86_64")]
 fn copied_by(count: impl Fn() -> Option<u32>) -> u32 {
     let mut found = None;
     wait_until("a program that is served", || {
@@ -325,6 +330,7 @@ for path in ['/proc/self/exe', '/proc/thread-self/exe', own + 'exe', '/proc/self
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn a_descendant_begins_with_the_registers_that_the_kernel_leaves() {
     let first = needed!(helper_program("first-registers", "cc", &["-static", "-nostdlib"]));
     finish(Command::new(&first)).expect_success();

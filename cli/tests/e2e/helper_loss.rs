@@ -306,6 +306,7 @@ fn a_program_runs_at_whichever_ptrace_call_its_helper_is_killed() {
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn a_program_that_must_be_served_waits_for_a_helper_without_cpu() {
     let library = needed!(helper_program("before-main", "cc", &["-shared", "-fPIC"]));
     // The request of the child may be late as well, for which no program waits.

@@ -303,6 +303,7 @@ fn a_program_that_unmaps_what_it_takes_for_the_vdso_goes_on() {
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn a_program_whose_code_fills_its_pages_is_served_where_there_is_no_vdso() {
     let program = needed!(helper_program("full-page", "cc", &["-static", "-nostdlib"]));
     finish(served_without_vdso(&[&program]))
