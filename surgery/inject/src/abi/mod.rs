@@ -7,6 +7,7 @@
 #[cfg_attr(target_arch = "aarch64", path = "aarch64/mod.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "x86_64/mod.rs")]
 pub mod host;
+mod running;
 
 pub use host::{Registers, for_registers, of_isa, sites};
 

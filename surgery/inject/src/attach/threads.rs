@@ -205,7 +205,7 @@ impl AllStopped<'_> {
         let pid = self.pid();
         let answers_eintr = |thread: &mut Thread| {
             let call = call_of(pid, thread.tracee.pid());
-            call.is_some_and(running::answers_eintr)
+            call.is_some_and(|number| running::ANSWERS_EINTR.contains(&number))
         };
         // The first threads are asked while all run.
         let (at_once, one_by_one) = match self.begun {

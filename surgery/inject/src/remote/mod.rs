@@ -26,7 +26,6 @@ use std::time::{Duration, Instant};
 use nix::sys::ptrace::{self, Options};
 use nix::unistd::Pid;
 
-use crate::abi::host::running::LAST_CALL;
 use crate::abi::{self, Abi, Call, Registers};
 use crate::error::{Error, Result, tried};
 use crate::target::maps::Mapping;
@@ -382,7 +381,7 @@ impl<'t> RemoteCalls<'t> {
     /// Delivers a signal that arrived while the registers were the tracer's. In an interrupted call of the program's, the
     /// kernel decides how that ends.
     fn deliver(&mut self, signal: i32) -> Result<()> {
-        let Some(last) = self.last_call() else {
+        let Some(last) = self.program.last_call() else {
             self.set_own_registers()?;
             self.tracee.interrupt()?;
             self.tracee.resume(Until::Event, signal)?;
@@ -414,15 +413,10 @@ impl<'t> RemoteCalls<'t> {
         ptrace::getsiginfo(Pid::from_raw(self.tracee.pid())).map_err(tried("PTRACE_GETSIGINFO"))
     }
 
-    /// Returns the call by whose exit the program goes back into an interrupted call of its own, if that is needed.
-    fn last_call(&self) -> Option<u64> {
-        LAST_CALL.filter(|_| self.program.is_in_call())
-    }
-
     /// Brings the thread to the exit of its own interrupted call, just before the kernel decides how that continues. A stop
     /// is requested. Returns a signal that comes first, if there is one.
-    fn enter_own_call(&mut self, last: u64) -> Result<Option<i32>> {
-        match self.try_call(last, [self.program.first_argument(), 0, 0, 0, 0, 0])? {
+    fn enter_own_call(&mut self, [number, first]: [u64; 2]) -> Result<Option<i32>> {
+        match self.try_call(number, [first, 0, 0, 0, 0, 0])? {
             Tried::Signal(signal) => Ok(Some(signal)),
             Tried::Left(_) => {
                 // In this order: the kernel looks at the result only if it has something to do besides.
@@ -435,7 +429,7 @@ impl<'t> RemoteCalls<'t> {
 
     /// Restores the program's registers where the kernel does not look at an interrupted call any more.
     fn set_own_registers(&mut self) -> Result<()> {
-        match self.last_call() {
+        match self.program.last_call() {
             Some(_) => self.set_registers(self.program.continuing()),
             None => self.set_registers(self.program),
         }
@@ -473,7 +467,7 @@ impl<'t> RemoteCalls<'t> {
         if self.is_lost {
             return Err(Error::Gone);
         }
-        if let Some(last) = self.last_call() {
+        if let Some(last) = self.program.last_call() {
             if let Some(signal) = self.enter_own_call(last)? {
                 self.deliver(signal)?;
                 return self.return_to_program();

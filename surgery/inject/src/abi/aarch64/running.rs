@@ -13,21 +13,14 @@ use nix::sys::ptrace;
 use nix::unistd::Pid;
 
 use super::{INSTRUCTION, Registers, SVC};
+use crate::abi::running::{SignalFrame, restart};
 use crate::error::{Error, Result};
 use crate::target::permissions::may_restart;
 use crate::target::tracee::{Stop, Tracee, Until};
 
-/// Results of interrupted system calls that no program sees (include/linux/errno.h).
-mod restart {
-    pub const SYS: i64 = -512;
-    pub const NOINTR: i64 = -513;
-    pub const NOHAND: i64 = -514;
-    pub const RESTARTBLOCK: i64 = -516;
-}
-
 /// Calls that return EINTR when the process is stopped and goes on, though no handler ran (signal(7)); those on sockets
 /// only with a timeout.
-const ANSWERS_EINTR: [i64; 19] = [
+pub const ANSWERS_EINTR: &[i64] = &[
     libc::SYS_epoll_pwait,
     441, // epoll_pwait2
     libc::SYS_semop,
@@ -49,11 +42,6 @@ const ANSWERS_EINTR: [i64; 19] = [
     libc::SYS_write,
 ];
 
-/// Returns whether a call of this number may return EINTR though no handler ran.
-pub fn answers_eintr(number: i64) -> bool {
-    ANSWERS_EINTR.contains(&number)
-}
-
 /// Calls that make processes, which last until the new one has started.
 pub const MAKES_PROCESSES: &[i64] = &[libc::SYS_clone, libc::SYS_clone3];
 /// Calls that sleep, whose rest only the kernel knows.
@@ -70,10 +58,6 @@ const CONTINUED: [i64; 4] = [
 /// Whether threads may handle their system calls themselves (prctl(2), PR_SET_SYSCALL_USER_DISPATCH) on a kernel that does not
 /// tell a tracer: this ISA's kernels tell.
 pub const HIDES_DISPATCHERS: bool = false;
-
-/// Number of a call without effect. At its exit, a thread gets the registers that it had at the exit of its own interrupted
-/// call: the kernel keeps that call's first argument where ptrace cannot write it, so this one gets the same.
-pub const LAST_CALL: Option<u64> = Some(libc::SYS_getpid as u64);
 
 /// Ends the call in which the thread was interrupted, so that `program` has the call's result. Returns false if something
 /// else happened: the thread is then in the next stop, with the registers `program`.
@@ -180,7 +164,7 @@ pub fn undo_interruption(tracee: &Tracee, stop: Stop, program: &mut Registers) -
     if let Some((number, first)) = tracee.interrupted_call.get()
         && program.general.regs[8] == number as u64
         && program.general.regs[0] as i64 == -i64::from(libc::EINTR)
-        && answers_eintr(number)
+        && ANSWERS_EINTR.contains(&number)
     {
         ended = Some(*program);
         program.general.pc -= INSTRUCTION as u64;
@@ -214,7 +198,9 @@ impl Registers {
             restart::RESTARTBLOCK if !may_restart => *result = restart::NOHAND as u64,
             restart::SYS | restart::NOINTR | restart::NOHAND | restart::RESTARTBLOCK => {}
             // A handler makes it EINTR again.
-            error if error == -i64::from(libc::EINTR) && answers_eintr(number) => *result = restart::NOHAND as u64,
+            error if error == -i64::from(libc::EINTR) && ANSWERS_EINTR.contains(&number) => {
+                *result = restart::NOHAND as u64
+            }
             _ => self.system_call = -1,
         }
         self.first = first;
@@ -244,9 +230,11 @@ impl Registers {
         self.system_call >= 0
     }
 
-    /// Returns the first argument of that call.
-    pub fn first_argument(&self) -> u64 {
-        self.first
+    /// Returns the number and the first argument of the call by whose exit the thread goes back into its own interrupted one, if
+    /// it is in one: a call without effect. At its exit, the thread gets the registers that it had at the exit of its own call. The
+    /// kernel keeps that call's first argument where ptrace cannot write it, so this one gets the same.
+    pub fn last_call(&self) -> Option<[u64; 2]> {
+        self.is_in_call().then_some([libc::SYS_getpid as u64, self.first])
     }
 
     /// Returns the registers with which the kernel would resume it if no signal came.
@@ -267,38 +255,15 @@ impl Registers {
     }
 }
 
-/// What a signal frame (struct rt_sigframe, arch/arm64/kernel/signal.c) says of the code that the signal interrupted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SignalFrame {
-    /// Index, in the words of the stack, of the first record behind the registers.
-    pub at: usize,
-    pub pc: u64,
-    pub sp: u64,
-    /// The thread's alternate signal stack (sigaltstack(2)); `None` if that part of the frame is not in the words.
-    pub alternate_stack: Option<Range<u64>>,
-}
-
-impl SignalFrame {
-    fn at(words: &[u64], at: usize) -> SignalFrame {
-        // struct ucontext: ss_sp, ss_flags, ss_size; the signal mask in 128 bytes; the fault's address, x0 to x30, sp, pc,
-        // pstate; each of both parts, and the records, are aligned to 16 bytes.
-        let stack = at.checked_sub(56).map(|at| (words[at], words[at + 2]));
-        SignalFrame {
-            at,
-            pc: words[at - 3],
-            sp: words[at - 4],
-            alternate_stack: stack.map(|(start, size)| start..start.saturating_add(size)),
-        }
-    }
-}
-
-/// Finds the signal frames in the words of a stack, by the first record in it: that of the floating-point registers
+/// Finds the signal frames (struct rt_sigframe, arch/arm64/kernel/signal.c) in the words of a stack, by the first record behind
+/// the registers: that of the floating-point registers
 /// (arch/arm64/include/uapi/asm/sigcontext.h: FPSIMD_MAGIC, and the size of struct fpsimd_context).
 pub fn signal_frames(words: &[u64]) -> impl Iterator<Item = SignalFrame> + '_ {
     const FLOATING_POINT: u64 = 0x210 << 32 | 0x4650_8001;
-    // sp, pc, pstate, padding.
+    // sp, pc, pstate, padding. struct ucontext: ss_sp, ss_flags, ss_size; the signal mask in 128 bytes; the fault's address,
+    // x0 to x30, these; each of both parts, and the records, are aligned to 16 bytes.
     let indices = (4..words.len()).filter(|i| words[*i] == FLOATING_POINT);
-    indices.map(|i| SignalFrame::at(words, i))
+    indices.map(|i| SignalFrame::new(words, i, [3, 4, 56]))
 }
 
 /// Number of bytes before an address that show whether a call returns there.

@@ -5,24 +5,17 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::Registers;
+use crate::abi::running::{SignalFrame, restart};
 use crate::target::memory::Memory;
 use crate::target::permissions::may_restart;
 use crate::target::tracee::{Stop, Tracee};
-
-/// Results of interrupted system calls that no program sees (include/linux/errno.h).
-mod restart {
-    pub const SYS: i64 = -512;
-    pub const NOINTR: i64 = -513;
-    pub const NOHAND: i64 = -514;
-    pub const RESTARTBLOCK: i64 = -516;
-}
 
 /// `syscall`
 pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// Calls that return EINTR when the process is stopped and goes on, though no handler ran (signal(7)); those on sockets
 /// only with a timeout. None of them has done anything when it returns that, so it may be made again.
-const ANSWERS_EINTR: [i64; 20] = [
+pub const ANSWERS_EINTR: &[i64] = &[
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     441, // epoll_pwait2
@@ -45,11 +38,6 @@ const ANSWERS_EINTR: [i64; 20] = [
     libc::SYS_write,
 ];
 
-/// Returns whether a call of this number may return EINTR though no handler ran.
-pub fn answers_eintr(number: i64) -> bool {
-    ANSWERS_EINTR.contains(&number)
-}
-
 /// Calls that make processes, which last until the new one has started.
 pub const MAKES_PROCESSES: &[i64] = &[libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
 /// Calls that sleep, whose rest only the kernel knows.
@@ -58,9 +46,6 @@ pub const SLEEPS: &[i64] = &[libc::SYS_nanosleep, libc::SYS_clock_nanosleep, lib
 /// Whether threads may handle their system calls themselves (prctl(2), PR_SET_SYSCALL_USER_DISPATCH) on a kernel that does not
 /// tell a tracer: on those before Linux 6.4.
 pub const HIDES_DISPATCHERS: bool = true;
-
-/// Number of the call by whose exit a thread goes back into its own interrupted one: none, its registers are enough.
-pub const LAST_CALL: Option<u64> = None;
 
 /// Does nothing: a stopped thread's registers have the result of the call in which it was interrupted.
 pub fn show_call<E>(
@@ -127,9 +112,10 @@ impl Registers {
         self.0.orig_rax as i64 >= 0
     }
 
-    /// Returns the first argument of the system call that a 64-bit thread is in.
-    pub fn first_argument(&self) -> u64 {
-        self.0.rdi
+    /// Returns the number and the first argument of the call by whose exit the thread goes back into its own interrupted one:
+    /// none, its registers are enough.
+    pub fn last_call(&self) -> Option<[u64; 2]> {
+        None
     }
 
     /// Returns the number of the system call that a 64-bit thread is in.
@@ -142,7 +128,8 @@ impl Registers {
     /// kernel restarts the call. The kernel does so when the thread goes on, even if its tracer is dead; if a handler
     /// runs first, the call returns EINTR as usual. Returns whether it was such a call.
     pub(super) fn undo_interruption(&mut self) -> bool {
-        let is_one = self.0.rax as i64 == -i64::from(libc::EINTR) && self.call().is_some_and(answers_eintr);
+        let is_one = self.0.rax as i64 == -i64::from(libc::EINTR)
+            && self.call().is_some_and(|number| ANSWERS_EINTR.contains(&number));
         if is_one {
             self.0.rax = restart::NOHAND as u64;
         }
@@ -184,33 +171,8 @@ impl Registers {
     }
 }
 
-/// What a signal frame (struct rt_sigframe, arch/x86/include/asm/sigframe.h) says of the code that the signal
-/// interrupted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SignalFrame {
-    /// Index, in the words of the stack, of the word of the segments.
-    pub at: usize,
-    pub pc: u64,
-    pub sp: u64,
-    /// The thread's alternate signal stack (sigaltstack(2)); `None` if that part of the frame is not in the words.
-    pub alternate_stack: Option<Range<u64>>,
-}
-
-impl SignalFrame {
-    fn at(words: &[u64], at: usize) -> SignalFrame {
-        // ss_sp, ss_flags, ss_size; the registers.
-        let stack = at.checked_sub(21).map(|at| (words[at], words[at + 2]));
-        SignalFrame {
-            at,
-            pc: words[at - 2],
-            sp: words[at - 3],
-            alternate_stack: stack.map(|(start, size)| start..start.saturating_add(size)),
-        }
-    }
-}
-
-/// Finds the signal frames in the words of a stack, by the word of the segments in struct sigcontext_64
-/// (arch/x86/include/uapi/asm/sigcontext.h): cs 0x33, gs and fs 0, ss 0x2b or, before Linux 4.2, 0.
+/// Finds the signal frames (struct rt_sigframe, arch/x86/include/asm/sigframe.h) in the words of a stack, by the word of the segments in
+/// struct sigcontext_64 (arch/x86/include/uapi/asm/sigcontext.h): cs 0x33, gs and fs 0, ss 0x2b or, before Linux 4.2, 0.
 pub fn signal_frames(words: &[u64]) -> impl Iterator<Item = SignalFrame> + '_ {
     const SEGMENTS: [u64; 2] = [0x002b_0000_0000_0033, 0x33];
     /// Words that are tested together, which takes fewer instructions than one after the other.
@@ -221,7 +183,7 @@ pub fn signal_frames(words: &[u64]) -> impl Iterator<Item = SignalFrame> + '_ {
     let indices = telling.flat_map(|(number, chunk)| number * TOGETHER..number * TOGETHER + chunk.len());
     // rsp, rip, eflags, segments.
     let indices = indices.filter(move |i| *i >= 3 && is_segments(&words[*i]));
-    indices.map(|i| SignalFrame::at(words, i))
+    indices.map(|i| SignalFrame::new(words, i, [2, 3, 21]))
 }
 
 /// Number of bytes before an address that show whether a call returns there.
