@@ -103,6 +103,9 @@ bench-hosts: ## measure clock reads, identities and random bytes of a sandbox's 
 		"$${CARGO_TARGET_DIR:-target}/release/sandbox" "target/examples/$$(uname -m)/changes-glibc"
 
 docs: ## build the documentation as a book, in target/book; installs mdBook in target/tools if there is none
+	@for page in README.md $$(sed -nE 's/^\| \[[^]]*\]\(([^).]*\.md)\).*/\1/p' docs/README.md) \
+		$$(sed -nE 's/^- .*\((.*)\)$$/design\/\1/p' docs/design/README.md); do \
+		echo "- [$$(sed -n '1s/^# //p' docs/$$page)]($$page)"; done >docs/SUMMARY.md
 	@$(ENV) PATH="$$PATH:$(CURDIR)/target/tools/bin" && { command -v mdbook >/dev/null || \
 		cargo install --quiet --locked --root target/tools mdbook; } && mdbook build docs
 
