@@ -39,7 +39,7 @@ use std::ffi::{CStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStringExt;
 
 use args::{Args, Command};
-use fastpath_measure::{Met, make_clocks_readable};
+use fastpath_measure::{CounterUse, make_clocks_readable};
 
 /// Entry point, called by the C runtime.
 ///
@@ -99,8 +99,8 @@ fn unreadable_clocks(command: &Command) -> Option<i32> {
         _ => return None,
     };
     match make_clocks_readable() {
-        Ok(Met::Nothing) => None,
-        Ok(Met::CounterForbidden) => {
+        Ok(CounterUse::Allowed) => None,
+        Ok(CounterUse::WasForbidden) => {
             // doctor reports it as a finding.
             if name != "doctor" {
                 output::warn(format_args!(

@@ -29,7 +29,7 @@ fn schema(document: args::Document) -> Schema {
         args::Document::AuditRescue => schema_of::<crate::audit::rescue::RescueReport>("audit --rescue"),
         args::Document::Bench => schema_of::<crate::bench::BenchReport>("bench"),
         args::Document::Guard => schema_of::<fastpath_measure::guard::GuardReport>("guard"),
-        args::Document::Status => schema_of::<crate::attach::served::Status>("status"),
+        args::Document::Status => schema_of::<crate::attach::served::ServedStatus>("status"),
         args::Document::Report => schema_of::<fastpath_report::data::FleetReport>("report"),
         args::Document::Record => root_schema::<fastpath_daemon::record::Record>("fastpath record".to_owned()),
     }

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use fastpath_daemon::Service;
-use fastpath_daemon::record::{By, Record, Target, What};
+use fastpath_daemon::record::{Record, Requester, Target, What};
 use fastpath_helper::attach::{Outcome, Wanted, attach_all, record_of_stop};
 use fastpath_helper::policy::DaemonsPolicy;
 use fastpath_helper::process::Surroundings;
@@ -78,7 +78,7 @@ pub fn attach(options: &args::Attach) -> i32 {
         may_publish: true,
     };
     attach_all(&pids, &wanted, &surroundings, give_up, |pid, is_named, outcome| {
-        outcome.record(pid, By::this_process()).write();
+        outcome.record(pid, Requester::this_process()).write();
         let one = match outcome {
             Outcome::Attached(attached) => {
                 note_change(&options.quiet, changed(pid, "attached"));
@@ -230,7 +230,7 @@ pub fn detach(options: &args::Detach) -> i32 {
         Record {
             sites: Some(detached.sites),
             stopped_us: Some(detached.pauses.together.as_micros() as u64),
-            ..Record::done(What::Detach, By::this_process(), Target::read(pid))
+            ..Record::done(What::Detach, Requester::this_process(), Target::read(pid))
         }
         .write();
         note_change(&options.quiet, changed(pid, "detached"));
@@ -373,7 +373,7 @@ impl Selected {
 }
 
 fn record_refusal(request: What, pid: i32, refusal: &Refusal) {
-    let by = By::this_process();
+    let by = Requester::this_process();
     Record::refused(request, refusal.word(), &refusal.to_string(), by, Target::read(pid)).write();
 }
 
@@ -395,7 +395,7 @@ fn end(request: What, why: &attach::StoppedTooLong) -> ! {
         "{}: {why}; the remaining requests were not carried out",
         why.pid
     ));
-    record_of_stop(request, why, By::this_process()).write();
+    record_of_stop(request, why, Requester::this_process()).write();
     // SAFETY: _exit ends the process at once, without waiting for the thread that waits in the kernel.
     unsafe { libc::_exit(DOES_NOT_STOP) }
 }

@@ -16,7 +16,7 @@ use crate::unserved::UnservedRequests;
 
 /// The document that `--json` prints; later versions of the same schema only add fields.
 #[derive(Serialize, schemars::JsonSchema)]
-pub struct Status {
+pub struct ServedStatus {
     /// Processes that have a page.
     pub(super) processes: Vec<Served>,
     /// Processes whose mappings this user may not see.
@@ -58,7 +58,7 @@ pub(super) struct Served {
     /// The name of the process (proc_pid_comm(5)).
     pub(super) comm: String,
     /// How it got its page.
-    pub(super) by: By,
+    pub(super) by: ServedBy,
     /// The rule of the daemon's policy that attached it.
     pub(super) rule: Option<usize>,
     /// Whether the daemon's policy has come to say never for it since it was served.
@@ -98,7 +98,7 @@ pub(super) struct Served {
 /// How a process got its page.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum By {
+pub(super) enum ServedBy {
     Attach,
     Run,
     /// It was detached, and a thread of it had not left the region.
@@ -106,10 +106,10 @@ pub(super) enum By {
 }
 
 /// Returns the processes, and the warnings.
-pub(super) fn look() -> (Status, Vec<String>) {
+pub(super) fn look() -> (ServedStatus, Vec<String>) {
     let mut pids: Vec<i32> = fastpath_os::processes().into_iter().flatten().collect();
     pids.sort_unstable();
-    let mut status = Status {
+    let mut status = ServedStatus {
         processes: Vec::new(),
         unreadable: 0,
         unanswered: 0,
@@ -156,7 +156,7 @@ pub(super) fn look() -> (Status, Vec<String>) {
 pub fn attached() -> Vec<i32> {
     let (status, warnings) = look();
     warnings.iter().for_each(output::warn);
-    let is_attached = |served: &Served| served.by != By::Run;
+    let is_attached = |served: &Served| served.by != ServedBy::Run;
     status
         .processes
         .iter()
@@ -201,7 +201,7 @@ fn has_ended(tid: i32) -> bool {
 }
 
 /// Returns the status of this host's daemon, if there is one; the error says why it cannot be asked.
-fn daemon() -> Result<Option<fastpath_protocol::Status>, String> {
+fn daemon() -> Result<Option<fastpath_protocol::DaemonStatus>, String> {
     match Client::connect().and_then(|client| client.status()) {
         Ok(status) => Ok(Some(status)),
         Err(ClientError::NoDaemon { .. }) => Ok(None),
@@ -277,20 +277,20 @@ pub fn clocks(page: &Page) -> ClockSet {
 }
 
 /// Returns how a process got its page, and the journal of its region, unless it is detached.
-fn by(pid: i32, maps: &[Mapping], has_region: bool) -> (By, Option<Journal>) {
+fn by(pid: i32, maps: &[Mapping], has_region: bool) -> (ServedBy, Option<Journal>) {
     use fastpath_inject::redirection::JournalState;
 
     let found = fastpath_inject::attach::find(pid, maps);
     let by = match &found {
-        Ok(Some(found)) if found.journal.state == JournalState::Kept => By::Run,
+        Ok(Some(found)) if found.journal.state == JournalState::Kept => ServedBy::Run,
         Ok(Some(found)) if found.is_in_force().unwrap_or(true) => match found.journal.is_of_start {
-            true => By::Run,
-            false => By::Attach,
+            true => ServedBy::Run,
+            false => ServedBy::Attach,
         },
-        Ok(Some(_)) => By::Detached,
-        _ if has_region => By::Attach,
-        _ => By::Run,
+        Ok(Some(_)) => ServedBy::Detached,
+        _ if has_region => ServedBy::Attach,
+        _ => ServedBy::Run,
     };
     let journal = found.ok().flatten().map(|found| found.journal);
-    (by, journal.filter(|_| by != By::Detached))
+    (by, journal.filter(|_| by != ServedBy::Detached))
 }

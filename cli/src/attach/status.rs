@@ -12,7 +12,7 @@ use crate::output;
 use crate::processes;
 use crate::unserved;
 
-use super::served::{By, Daemon, Served, Status, look};
+use super::served::{Daemon, Served, ServedBy, ServedStatus, look};
 
 /// Prints the processes, with --watch repeatedly; returns the exit status.
 pub fn status(options: &args::Status) -> i32 {
@@ -30,7 +30,7 @@ pub fn status(options: &args::Status) -> i32 {
     }
 }
 
-fn print(json: bool, status: &Status) -> i32 {
+fn print(json: bool, status: &ServedStatus) -> i32 {
     if json {
         document::print("status", status)
     } else {
@@ -81,7 +81,7 @@ fn watch(json: bool, interval: Duration) -> i32 {
 }
 
 /// Returns the table below a line with the time.
-fn headed(status: &Status, interval: Duration) -> String {
+fn headed(status: &ServedStatus, interval: Duration) -> String {
     let what = format!("Every {} s: fastpath status", interval.as_secs_f64());
     let time = output::local_time();
     let columns = output::terminal_size().map_or(0, |(_, columns)| columns);
@@ -89,7 +89,7 @@ fn headed(status: &Status, interval: Duration) -> String {
     format!("{what}{:gap$}{time}\n\n{}", "", text(status))
 }
 
-fn text(status: &Status) -> String {
+fn text(status: &ServedStatus) -> String {
     let mut table = output::table([
         "PID",
         "COMMAND",
@@ -137,7 +137,7 @@ fn text(status: &Status) -> String {
 }
 
 /// Returns the lines about some of the processes, below the table.
-fn remarks(status: &Status) -> String {
+fn remarks(status: &ServedStatus) -> String {
     let mut text = String::new();
     let pids = |is_meant: fn(&Served) -> bool| {
         let meant = status.processes.iter().filter(|served| is_meant(served));
@@ -226,10 +226,10 @@ fn age(ns: u64) -> String {
 /// Returns the table's cell for how a process got its page.
 fn by_in_words(served: &Served) -> String {
     let by = match (served.by, served.rule) {
-        (By::Detached, _) => "(detached)".into(),
+        (ServedBy::Detached, _) => "(detached)".into(),
         (_, Some(rule)) => format!("rule {rule}"),
-        (By::Attach, None) => "attach".into(),
-        (By::Run, None) => "run".into(),
+        (ServedBy::Attach, None) => "attach".into(),
+        (ServedBy::Run, None) => "run".into(),
     };
     match served.rescued_sites {
         0 => by,

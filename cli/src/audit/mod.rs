@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fastpath_os::printable;
-use fastpath_tools::audit::{AuditFinding, AuditOptions, AuditReport, Call, Level, Means, Progress, sarif};
+use fastpath_tools::audit::{AuditFinding, AuditOptions, AuditReport, Level, Means, Progress, TimeCall, sarif};
 use indicatif::HumanBytes;
 
 use crate::args::{self, FailOn};
@@ -115,7 +115,7 @@ fn of_finding(finding: &AuditFinding) -> String {
             Means::Vsyscall => " by vsyscall",
             Means::Counter => "the counter",
         };
-        let call = site.call.map_or("", Call::name);
+        let call = site.call.map_or("", TimeCall::name);
         facts += &format!(", {call}{by} at {:#x}", site.address);
     }
     if finding.site_count > 3 {

@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fastpath_code::rescue::Site;
+use fastpath_code::rescue::RescueSite;
 use fastpath_code::rescue::window::WindowKind;
 use fastpath_os::printable;
-use fastpath_tools::audit::{AuditFinding, AuditOptions, By, Progress};
+use fastpath_tools::audit::{AuditFinding, AuditOptions, CallKind, Progress};
 
 use crate::document;
 use crate::exit;
@@ -43,15 +43,15 @@ struct OneSite {
     /// The call, or `any call` where its number is an argument, as in libc's `syscall()`
     calls: String,
     /// How it is called
-    by: By,
+    by: CallKind,
     /// The bytes that are replaced; nothing: the site is left alone
     window: Option<WindowKind>,
     /// Why the site is left alone
     why_not: Option<String>,
 }
 
-impl From<Site> for OneSite {
-    fn from(site: Site) -> OneSite {
+impl From<RescueSite> for OneSite {
+    fn from(site: RescueSite) -> OneSite {
         OneSite {
             address: site.address,
             calls: site.calls.to_string(),
@@ -148,8 +148,8 @@ fn text(report: &RescueReport) -> String {
                 ),
             };
             let by = match site.by {
-                By::SystemCall => "system call",
-                By::Vsyscall => "vsyscall",
+                CallKind::SystemCall => "system call",
+                CallKind::Vsyscall => "vsyscall",
             };
             text += &format!("  {:#x}  {} by {by}: {verdict}\n", site.address, site.calls);
         }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use fastpath_nri::{Method, Place, PluginOptions, hook, log, run};
+use fastpath_nri::{Method, PluginOptions, RuntimeSocket, hook, log, run};
 
 /// Serve containers whose pod has the annotation fastpath.io/clocks
 #[derive(Parser)]
@@ -168,10 +168,10 @@ fn plugin(args: Args) -> ExitCode {
     };
     let connected = std::env::var(CONNECTED).ok().map(|fd| fd.parse());
     let place = match connected {
-        None => Place::Listens(args.nri_socket),
+        None => RuntimeSocket::Listens(args.nri_socket),
         Some(Ok(fd)) => {
             log::to_system();
-            Place::Connected(fd)
+            RuntimeSocket::Connected(fd)
         }
         Some(Err(_)) => {
             log::say(&format!("{CONNECTED} is not a descriptor"));

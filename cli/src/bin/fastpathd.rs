@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use fastpath_daemon::TRY_AGAIN;
-use fastpath_daemon::record::By;
+use fastpath_daemon::record::Requester;
 use fastpath_daemon::{DaemonOptions, Policy, ServeError, Service, log, serve};
 use fastpath_helper::attach::by_rule::{self, Attempt, Order};
 use fastpath_helper::process::Surroundings;
@@ -99,7 +99,7 @@ struct Args {
 
     /// With --attach: the process that asked for it
     #[arg(long, value_name = "UID:PID", hide = true, requires = "attach")]
-    attach_by: Option<By>,
+    attach_by: Option<Requester>,
 
     /// With --attach: the rule that selects it
     #[arg(long, value_name = "N", hide = true, requires = "attach")]
@@ -172,7 +172,7 @@ fn main() -> ExitCode {
 fn attach_one(args: &Args, pid: i32, surroundings: &Surroundings) -> ExitCode {
     let order = Order {
         pid,
-        by: args.attach_by.unwrap_or_else(By::this_process),
+        by: args.attach_by.unwrap_or_else(Requester::this_process),
         rule: args.attach_rule,
         service: args.service,
         policy: args.attach_policy.clone().unwrap_or_else(|| PathBuf::from(POLICY)),

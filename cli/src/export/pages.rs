@@ -10,7 +10,7 @@ use super::metrics::Family;
 
 /// State of a page, as its readers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum PageState {
     Serving,
     /// Published for no clock, as under `run --without-vdso` without `--clocks`.
     Idle,
@@ -23,27 +23,27 @@ enum State {
     Unknown,
 }
 
-impl State {
-    const ALL: [(State, &str); 6] = [
-        (State::Serving, "serving"),
-        (State::Idle, "idle"),
-        (State::Starting, "starting"),
-        (State::Stale, "stale"),
-        (State::Withdrawn, "withdrawn"),
-        (State::Unknown, "unknown"),
+impl PageState {
+    const ALL: [(PageState, &str); 6] = [
+        (PageState::Serving, "serving"),
+        (PageState::Idle, "idle"),
+        (PageState::Starting, "starting"),
+        (PageState::Stale, "stale"),
+        (PageState::Withdrawn, "withdrawn"),
+        (PageState::Unknown, "unknown"),
     ];
 
-    fn from_page(page: &PageFacts) -> State {
+    fn from_page(page: &PageFacts) -> PageState {
         if page.withdrawn.is_some() {
-            return State::Withdrawn;
+            return PageState::Withdrawn;
         }
         let is_idle = page.clocks.as_ref().is_some_and(Vec::is_empty);
         match (page.refreshes, &page.serves, page.age_ns) {
-            (None, ..) | (_, None, _) => State::Unknown,
-            _ if is_idle => State::Idle,
-            (.., None) => State::Starting,
-            (.., Some(ns)) if Duration::from_nanos(ns) > STALE => State::Stale,
-            _ => State::Serving,
+            (None, ..) | (_, None, _) => PageState::Unknown,
+            _ if is_idle => PageState::Idle,
+            (.., None) => PageState::Starting,
+            (.., Some(ns)) if Duration::from_nanos(ns) > STALE => PageState::Stale,
+            _ => PageState::Serving,
         }
     }
 }
@@ -85,8 +85,12 @@ pub fn publishers(served: &Served, anchors: u64) -> Vec<Family> {
         "fastpath_served_processes",
         "Processes on fastpath that can be seen, by the state of their page.",
     );
-    let states: Vec<State> = served.pages.iter().map(|page| State::from_page(&page.facts)).collect();
-    for (state, name) in State::ALL {
+    let states: Vec<PageState> = served
+        .pages
+        .iter()
+        .map(|page| PageState::from_page(&page.facts))
+        .collect();
+    for (state, name) in PageState::ALL {
         let in_state = || {
             let both = states.iter().zip(&served.pages);
             both.filter(|(of, _)| **of == state).map(|(_, page)| page)
@@ -95,13 +99,13 @@ pub fn publishers(served: &Served, anchors: u64) -> Vec<Family> {
         let count: u64 = in_state().map(|page| page.processes).sum();
         processes.add(&[("state", name)], count as f64);
     }
-    let of_states = |wanted: &'static [State]| {
+    let of_states = |wanted: &'static [PageState]| {
         let both = states.iter().zip(&served.pages);
         both.filter(|(state, _)| wanted.contains(state))
             .map(|(_, page)| &page.facts)
     };
-    let errors = of_states(&[State::Serving]).filter_map(|facts| facts.residual_ns);
-    let ages = of_states(&[State::Serving, State::Stale]).filter_map(|facts| facts.age_ns);
+    let errors = of_states(&[PageState::Serving]).filter_map(|facts| facts.residual_ns);
+    let ages = of_states(&[PageState::Serving, PageState::Stale]).filter_map(|facts| facts.age_ns);
     vec![
         pages,
         processes,
@@ -149,12 +153,12 @@ mod tests {
         }
     }
 
-    fn in_each_state() -> [(State, PageFacts); 6] {
+    fn in_each_state() -> [(PageState, PageFacts); 6] {
         let expired = || Some(vec![]);
         [
-            (State::Serving, serving()),
+            (PageState::Serving, serving()),
             (
-                State::Idle,
+                PageState::Idle,
                 PageFacts {
                     serves: Some(vec![]),
                     clocks: Some(vec![]),
@@ -162,7 +166,7 @@ mod tests {
                 },
             ),
             (
-                State::Starting,
+                PageState::Starting,
                 PageFacts {
                     serves: expired(),
                     age_ns: None,
@@ -170,7 +174,7 @@ mod tests {
                 },
             ),
             (
-                State::Stale,
+                PageState::Stale,
                 PageFacts {
                     serves: expired(),
                     age_ns: Some(60_000_000_000),
@@ -179,7 +183,7 @@ mod tests {
                 },
             ),
             (
-                State::Withdrawn,
+                PageState::Withdrawn,
                 PageFacts {
                     serves: expired(),
                     age_ns: Some(3_600_000_000_000),
@@ -187,7 +191,7 @@ mod tests {
                     ..serving()
                 },
             ),
-            (State::Unknown, PageFacts::default()),
+            (PageState::Unknown, PageFacts::default()),
         ]
     }
 
@@ -196,7 +200,7 @@ mod tests {
         let states = in_each_state();
         let pages = (0..pages).flat_map(|number| {
             let with_inode =
-                |(at, (_, facts)): (usize, &(State, PageFacts))| page(number * 6 + at as u64, facts.clone());
+                |(at, (_, facts)): (usize, &(PageState, PageFacts))| page(number * 6 + at as u64, facts.clone());
             states.iter().enumerate().map(with_inode).collect::<Vec<_>>()
         });
         let served = Served {
@@ -212,7 +216,7 @@ mod tests {
     #[test]
     fn the_state_of_a_page_is_what_its_readers_see() {
         for (state, facts) in in_each_state() {
-            assert_eq!(State::from_page(&facts), state, "{facts:?}");
+            assert_eq!(PageState::from_page(&facts), state, "{facts:?}");
         }
     }
 

@@ -6,7 +6,7 @@ pub mod selection;
 use std::ffi::OsStr;
 
 use fastpath_daemon::Service;
-use fastpath_daemon::record::{By, Record, Target, What};
+use fastpath_daemon::record::{Record, Requester, Target, What};
 use fastpath_helper::process::Surroundings;
 use fastpath_helper::run::{Program, REQUIREMENT_NOT_MET, leave_behind};
 use fastpath_helper::timeline::Timeline;
@@ -65,7 +65,7 @@ fn record_refusal(word: &str, why: &str, options: &args::Run) {
     if fastpath_os::Status::read("self").map_or(true, is_filtered) {
         return;
     }
-    let by = By::this_process();
+    let by = Requester::this_process();
     let mut target = Target::read(by.by_pid);
     // This process becomes it.
     let file = exec::find(&options.command[0]).and_then(|path| foreign::handle(&path).ok());

@@ -12,7 +12,7 @@ const REFINE_AFTER: f64 = 4.0;
 
 /// The effect of a measurement on the offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum OffsetChange {
     /// Unchanged, or refined.
     None,
     /// The clock was stepped.
@@ -62,10 +62,10 @@ impl Offset {
     }
 
     /// Takes a measurement: applies a step at once, and averages anything less.
-    pub(crate) fn observe(&mut self, measured: &Measured) -> Change {
+    pub(crate) fn observe(&mut self, measured: &Measured) -> OffsetChange {
         if self.is_step(measured) {
             *self = Offset::new(measured);
-            return Change::Stepped;
+            return OffsetChange::Stepped;
         }
         if measured.bound_ns < self.bound_ns / 2.0 {
             // The first measurements were interrupted: they do not help the average.
@@ -80,7 +80,7 @@ impl Offset {
             self.held_ns = self.held_ns.wrapping_add(refined_ns as i64);
             self.mean_ns -= refined_ns;
         }
-        Change::None
+        OffsetChange::None
     }
 
     /// Returns how far a measurement lies above the offset, in nanoseconds.

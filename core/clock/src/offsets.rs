@@ -5,7 +5,7 @@ use fastpath_page::layout::BASES;
 use crate::bracket::{Bracket, Sample};
 use crate::clocks::{BOOTTIME, MONOTONIC, REALTIME, TAI};
 use crate::line::{Line, cycles_between, ns_between};
-use crate::offset::{Change, Measured, Offset};
+use crate::offset::{Measured, Offset, OffsetChange};
 use crate::track::{NTP_LIMITS, Track};
 use crate::widths::Widths;
 
@@ -66,7 +66,7 @@ impl Offsets {
             let is_good = self.widths[index].is_good(&bracket) && is_precise(mono, &sample.mono, &bracket);
             match &mut self.held[index] {
                 Some(offset) if is_good => {
-                    stepped[index] |= offset.observe(&measured) == Change::Stepped;
+                    stepped[index] |= offset.observe(&measured) == OffsetChange::Stepped;
                 }
                 // The clock was certainly stepped, but an interrupted read does not show its new value exactly.
                 Some(offset) if offset.is_step(&measured) => return false,

@@ -101,6 +101,7 @@ const CALLS: SystemCalls = SystemCalls {
     clock_getres: 264,
     socket: 281,
     connect: 283,
+    socketpair: 288,
     getsockopt: 295,
     sendmsg: 296,
     recvmsg: 297,
@@ -112,10 +113,12 @@ const CALLS: SystemCalls = SystemCalls {
     clock_adjtime: 372,
     setns: 375,
     seccomp: 383,
+    memfd_create: 385,
     execveat: 387,
     clock_gettime64: Some(403),
     clock_settime64: Some(404),
     clock_adjtime64: Some(405),
+    clock_getres_time64: Some(406),
     time: None,
 };
 

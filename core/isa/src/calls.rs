@@ -29,10 +29,11 @@ system_calls! {
     /// System call numbers, by the names of the kernel's tables.
     SystemCalls:
     adjtimex clock_adjtime clock_getres clock_gettime clock_settime clone close connect execve execveat exit_group fcntl
-    futex getcpu getpid getsockopt gettid gettimeofday kill mmap mprotect munmap openat ppoll prctl pread64 prlimit64
-    read recvmsg rt_sigaction rt_sigprocmask rt_sigreturn seccomp sendmsg setns settimeofday socket unshare wait4 write
+    futex getcpu getpid getsockopt gettid gettimeofday kill memfd_create mmap mprotect munmap openat ppoll prctl pread64
+    prlimit64 read recvmsg rt_sigaction rt_sigprocmask rt_sigreturn seccomp sendmsg setns settimeofday socket socketpair
+    unshare wait4 write
     ;
-    clock_adjtime64 clock_gettime64 clock_settime64 sigreturn time
+    clock_adjtime64 clock_getres_time64 clock_gettime64 clock_settime64 sigreturn time
 }
 
 system_calls! {
@@ -70,6 +71,7 @@ pub(crate) const ASM_GENERIC: SystemCalls = SystemCalls {
     getpid: 172,
     gettid: 178,
     socket: 198,
+    socketpair: 199,
     connect: 203,
     getsockopt: 209,
     sendmsg: 211,
@@ -84,8 +86,10 @@ pub(crate) const ASM_GENERIC: SystemCalls = SystemCalls {
     clock_adjtime: 266,
     setns: 268,
     seccomp: 277,
+    memfd_create: 279,
     execveat: 281,
     clock_adjtime64: None,
+    clock_getres_time64: None,
     clock_gettime64: None,
     clock_settime64: None,
     sigreturn: None,

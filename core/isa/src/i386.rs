@@ -102,8 +102,10 @@ const CALLS: SystemCalls = SystemCalls {
     clock_adjtime: 343,
     setns: 346,
     seccomp: 354,
+    memfd_create: 356,
     execveat: 358,
     socket: 359,
+    socketpair: 360,
     connect: 362,
     getsockopt: 365,
     sendmsg: 370,
@@ -111,6 +113,7 @@ const CALLS: SystemCalls = SystemCalls {
     clock_gettime64: Some(403),
     clock_settime64: Some(404),
     clock_adjtime64: Some(405),
+    clock_getres_time64: Some(406),
 };
 
 /// Writes a jump to the address that is now in the slot.

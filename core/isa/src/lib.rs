@@ -110,6 +110,14 @@ impl Isa {
         self.facts().elf_machine
     }
 
+    /// Returns the number of the architecture for seccomp filters (AUDIT_ARCH_* of include/uapi/linux/audit.h).
+    pub const fn audit_arch(self) -> u32 {
+        const IS_64_BIT: u32 = 0x8000_0000;
+        const IS_LITTLE_ENDIAN: u32 = 0x4000_0000;
+        let width = if self.is_64() { IS_64_BIT } else { 0 };
+        self.elf_machine() as u32 | IS_LITTLE_ENDIAN | width
+    }
+
     /// Returns the ISA of an ELF file with this machine number and class.
     pub fn of_elf(machine: u16, is_64: bool) -> Option<Isa> {
         let mut isas = Isa::ALL.into_iter();
@@ -140,6 +148,12 @@ mod tests {
     }
 
     #[test]
+    fn architectures_have_the_kernels_numbers() {
+        let numbers = Isa::ALL.map(Isa::audit_arch);
+        assert_eq!(numbers, [0xc000_003e, 0x4000_0003, 0xc000_00b7, 0x4000_0028]);
+    }
+
+    #[test]
     fn numbers_of_system_calls_are_those_of_this_kernels_headers() {
         let calls = Isa::HOST.facts().calls;
         for (number, header) in [
@@ -162,6 +176,7 @@ mod tests {
             (calls.gettid, libc::SYS_gettid),
             (calls.gettimeofday, libc::SYS_gettimeofday),
             (calls.kill, libc::SYS_kill),
+            (calls.memfd_create, libc::SYS_memfd_create),
             (calls.mprotect, libc::SYS_mprotect),
             (calls.munmap, libc::SYS_munmap),
             (calls.openat, libc::SYS_openat),
@@ -179,6 +194,7 @@ mod tests {
             (calls.setns, libc::SYS_setns),
             (calls.settimeofday, libc::SYS_settimeofday),
             (calls.socket, libc::SYS_socket),
+            (calls.socketpair, libc::SYS_socketpair),
             (calls.unshare, libc::SYS_unshare),
             (calls.wait4, libc::SYS_wait4),
             (calls.write, libc::SYS_write),

@@ -16,7 +16,7 @@ use crate::message::{
     Answer, Code, Operation, Request, RequestRefusal, SOCKET, SOCKET_VARIABLE, TEXT, WITH_MAILBOX, WITH_PROCESS,
 };
 use crate::packet;
-use crate::status::Status;
+use crate::status::DaemonStatus;
 
 /// Timeout of the host's daemon's answer, which takes milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -194,7 +194,7 @@ impl Client {
 
     /// Returns the daemon's state, and the pages that this user may see. The pages come a few at a time, and some may
     /// change meanwhile.
-    pub fn status(&self) -> Result<Status, ClientError> {
+    pub fn status(&self) -> Result<DaemonStatus, ClientError> {
         let mut status = self.state()?;
         while let Some(after) = status.next {
             let more = self.status_after(after)?;
@@ -209,11 +209,11 @@ impl Client {
     }
 
     /// Returns the daemon's state, with some of the pages only.
-    pub fn state(&self) -> Result<Status, ClientError> {
+    pub fn state(&self) -> Result<DaemonStatus, ClientError> {
         self.status_after(0)
     }
 
-    fn status_after(&self, after: u64) -> Result<Status, ClientError> {
+    fn status_after(&self, after: u64) -> Result<DaemonStatus, ClientError> {
         let request = Request {
             after,
             ..Request::new(Operation::Status)

@@ -10,4 +10,4 @@ pub mod status;
 
 pub use client::{Client, ClientError};
 pub use message::*;
-pub use status::Status;
+pub use status::DaemonStatus;

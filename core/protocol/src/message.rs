@@ -229,7 +229,7 @@ message! {
         vdso: u64,
         /// Address that the peer has reserved for a region.
         region: u64,
-        /// Where a status continues: [`crate::Status::next`] of the last answer, or 0.
+        /// Where a status continues: [`crate::DaemonStatus::next`] of the last answer, or 0.
         after: u64,
         /// 0.
         reserved2: u64,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A daemon's state, and the pages that the asking user may see.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
+pub struct DaemonStatus {
     /// fastpath's version.
     pub version: String,
     /// The daemon's process id.

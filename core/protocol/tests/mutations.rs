@@ -5,7 +5,7 @@ mod mutations;
 
 use std::time::Duration;
 
-use fastpath_protocol::{Answer, Operation, Request, Status};
+use fastpath_protocol::{Answer, DaemonStatus, Operation, Request};
 
 #[test]
 fn whatever_the_bytes_they_are_a_message_or_refused_with_a_sentence() {
@@ -25,7 +25,7 @@ fn whatever_the_bytes_they_are_a_message_or_refused_with_a_sentence() {
         for operation in Operation::ALL {
             let _ = Answer::parse(bytes, *operation);
         }
-        let _ = serde_json::from_slice::<Status>(bytes);
+        let _ = serde_json::from_slice::<DaemonStatus>(bytes);
     });
     assert!(messages > 0 && refused > 0, "{messages} messages, {refused} refused");
 }

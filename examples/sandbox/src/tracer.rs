@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use fastpath_image::Isa;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::ptrace::getevent;
@@ -170,7 +171,7 @@ impl Tracer {
     fn at_system_call(&mut self, guest: Pid) -> nix::Result<()> {
         match ptrace::system_call(guest)? {
             SystemCall::Entry { audit_arch, nr, args } => {
-                let known = if audit_arch == arch::AUDIT_ARCH {
+                let known = if audit_arch == Isa::HOST.audit_arch() {
                     arch::number(nr)
                 } else {
                     None

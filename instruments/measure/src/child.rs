@@ -5,9 +5,9 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// One record of a child's report: step, item, result.
-pub type Record = [u64; 3];
+pub type ChildRecord = [u64; 3];
 
-const RECORD_BYTES: usize = size_of::<Record>();
+const RECORD_BYTES: usize = size_of::<ChildRecord>();
 
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Reporter {
 
     /// Writes one record. The pipe holds thousands, so the write neither blocks nor is split.
     pub fn report(&self, step: u64, item: u64, value: u64) {
-        let record: Record = [step, item, value];
+        let record: ChildRecord = [step, item, value];
         // SAFETY: writes the bytes of a local array. If it fails, the record is missing, which the parent takes for
         // "unknown".
         unsafe { libc::write(self.0, record.as_ptr().cast(), RECORD_BYTES) };
@@ -82,7 +82,7 @@ const PANICKED: i32 = 101;
 /// # Safety
 /// The process may have other threads, which the child does not have, although it has the locks that they held. `body`
 /// must therefore be async-signal-safe (no allocation, no lock).
-pub unsafe fn run(limit: Duration, body: impl FnOnce(&Reporter)) -> io::Result<(Vec<Record>, End)> {
+pub unsafe fn run(limit: Duration, body: impl FnOnce(&Reporter)) -> io::Result<(Vec<ChildRecord>, End)> {
     let (read_end, write_end) = io::pipe()?;
     let was_pending = is_pending(libc::SIGCHLD);
     // SAFETY: the child does only what `body` does (the caller promises its safety) and calls _exit.
@@ -169,7 +169,7 @@ pub unsafe fn exit_of(body: impl FnOnce() -> i32) -> Option<End> {
     (pid > 0).then(|| wait(pid))
 }
 
-fn decode(bytes: &[u8]) -> Record {
+fn decode(bytes: &[u8]) -> ChildRecord {
     let mut record = [0; 3];
     for (field, bytes) in record.iter_mut().zip(bytes.chunks_exact(8)) {
         *field = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());

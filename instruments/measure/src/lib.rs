@@ -41,7 +41,7 @@ pub use monotonicity::{ClockMonotonicity, Limit, Monotonicity, Steps, monotonici
 pub use path::Path;
 pub use probe::{ClockReport, FunctionReport, MeasuredCall, Probe};
 pub use rate::{ClockRate, Comparison, is_synchronized, off_by, wrong_rate};
-pub use readable::{Met, forbid_counter_again, make_clocks_readable};
+pub use readable::{CounterUse, forbid_counter_again, make_clocks_readable};
 pub use stats::{CostSummary, Spread};
 pub use vdso::VdsoFacts;
 pub use verdict::CallVerdict;

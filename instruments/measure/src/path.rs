@@ -3,7 +3,7 @@
 //! A forked child puts itself under a seccomp filter that answers the clocks' system calls with an errno that they
 //! never give by themselves, and then calls libc. A call that still works made no system call.
 
-use crate::child::{self, End, Record};
+use crate::child::{self, ChildRecord, End};
 use crate::functions::{Functions, VdsoCall, syscall};
 use fastpath_page::clocks::Clock;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
@@ -206,14 +206,14 @@ pub fn install(filter: &BpfProgram) -> i32 {
     }
 }
 
-fn value(records: &[Record], step: u64, item: u64) -> Option<u64> {
+fn value(records: &[ChildRecord], step: u64, item: u64) -> Option<u64> {
     records
         .iter()
         .find(|record| record[0] == step && record[1] == item)
         .map(|record| record[2])
 }
 
-fn interpret(calls: usize, records: &[Record], end: End) -> Vec<Result<u64, String>> {
+fn interpret(calls: usize, records: &[ChildRecord], end: End) -> Vec<Result<u64, String>> {
     let died = || format!("a child process that tried it {}", end.describe());
     let refused = match (value(records, step::FILTER, 0), value(records, step::CONTROL, 0)) {
         (Some(0), Some(errno)) if errno == TAKEN_AWAY as u64 => None,
@@ -235,7 +235,7 @@ fn interpret(calls: usize, records: &[Record], end: End) -> Vec<Result<u64, Stri
 mod tests {
     use super::*;
 
-    const CONTROL: Record = [step::CONTROL, 0, TAKEN_AWAY as u64];
+    const CONTROL: ChildRecord = [step::CONTROL, 0, TAKEN_AWAY as u64];
 
     fn evidence(syscalls: u64) -> PathEvidence {
         PathEvidence {

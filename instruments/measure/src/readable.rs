@@ -5,14 +5,14 @@ use crate::counter;
 use crate::functions::{Functions, VdsoCall};
 use fastpath_page::clocks::Clock;
 
-/// The obstacle that was found before clocks could be read.
+/// Whether this process could read the counter from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Met {
-    /// No obstacle.
-    Nothing,
+pub enum CounterUse {
+    /// It could.
+    Allowed,
     /// Reading the counter was forbidden (PR_SET_TSC), which kills programs that read a clock by the vDSO. This process
     /// has allowed itself to read it.
-    CounterForbidden,
+    WasForbidden,
 }
 
 /// Restores the prohibition that [`make_clocks_readable`] lifted, so that a program that this process execs finds the
@@ -28,12 +28,12 @@ pub fn forbid_counter_again() {
 ///
 /// # Errors
 /// A message with the reason why no clock can be read, and what to do.
-pub fn make_clocks_readable() -> Result<Met, String> {
-    let met = if counter::usable() {
-        Met::Nothing
+pub fn make_clocks_readable() -> Result<CounterUse, String> {
+    let counter = if counter::usable() {
+        CounterUse::Allowed
     } else {
         counter::allow();
-        Met::CounterForbidden
+        CounterUse::WasForbidden
     };
     let clocks = [Clock::MONOTONIC, Clock::REALTIME];
     let read = || {
@@ -46,7 +46,7 @@ pub fn make_clocks_readable() -> Result<Met, String> {
     // SAFETY: a clock read is async-signal-safe and returns.
     let why = match unsafe { child::exit_of(read) } {
         // Without a child this cannot be tested. The clocks are assumed to be readable, as they nearly always are.
-        None | Some(End::Finished | End::Reaped) => return Ok(met),
+        None | Some(End::Finished | End::Reaped) => return Ok(counter),
         Some(End::Exited(errno)) => format!(
             "is answered with an error: {}",
             std::io::Error::from_raw_os_error(errno)

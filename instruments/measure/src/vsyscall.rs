@@ -1,6 +1,6 @@
 //! The vsyscall page of x86-64, which the vDSO replaced, and to which old static binaries still jump.
 
-use crate::child::{self, End, Record};
+use crate::child::{self, ChildRecord, End};
 use crate::cost;
 use crate::functions::{Functions, VdsoCall};
 use crate::stats::tenths;
@@ -108,7 +108,7 @@ fn cost_entry(timer: &Timer, call: VdsoCall, address: usize) -> Entry {
     }
 }
 
-fn interpret(call: VdsoCall, records: &[Record], end: End, ns_per_tick: f64) -> Entry {
+fn interpret(call: VdsoCall, records: &[ChildRecord], end: End, ns_per_tick: f64) -> Entry {
     let mut ticks: Vec<f64> = records.iter().map(|record| f64::from_bits(record[2])).collect();
     let died = end != End::Finished;
     let ns = crate::stats::median(&mut ticks)

@@ -1,4 +1,4 @@
-//! The account: the account whose share a peer's connections, requests and pages are taken from.
+//! The account whose share a peer's connections, requests and pages are taken from.
 //!
 //! The account is not simply the peer's user: a user with subordinate users (subuid(5)) can be as many users as it likes,
 //! in user namespaces of its own. So a peer in another user namespace than the daemon's is charged to the owner of the

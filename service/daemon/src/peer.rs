@@ -12,7 +12,7 @@ use fastpath_publish::{Offsets, UnknownOffsets};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::account::{Account, has_ended, pidfd_of_peer};
-use crate::record::By;
+use crate::record::Requester;
 
 /// A client that has connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,9 +91,9 @@ impl Peer {
         account: Account::Ended,
     };
 
-    /// Returns who it is for a record.
-    pub(crate) fn by(&self) -> By {
-        By {
+    /// Returns the client as a record names it.
+    pub(crate) fn by(&self) -> Requester {
+        Requester {
             by_uid: self.uid,
             by_pid: self.pid,
         }

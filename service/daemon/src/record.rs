@@ -74,7 +74,7 @@ pub struct Target {
 
 /// The process that asked for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct By {
+pub struct Requester {
     /// User of the process that asked: the command, the client, or fastpathd for a rule
     pub by_uid: u32,
     /// Process id of it; 0: it is in a PID namespace that cannot be seen
@@ -100,7 +100,7 @@ pub struct Record {
     #[serde(flatten)]
     pub target: Target,
     #[serde(flatten)]
-    pub by: By,
+    pub by: Requester,
     /// The rule of the policy, from 1, by which fastpathd did it
     pub rule: Option<usize>,
     /// Number of places in its code that were changed
@@ -181,10 +181,10 @@ pub fn executable_of(pid: i32) -> Option<OwnedFd> {
     foreign::handle(Path::new(&format!("/proc/{pid}/exe"))).ok()
 }
 
-impl By {
+impl Requester {
     /// Returns this process.
-    pub fn this_process() -> By {
-        By {
+    pub fn this_process() -> Requester {
+        Requester {
             by_uid: nix::unistd::getuid().as_raw(),
             by_pid: std::process::id() as i32,
         }
@@ -192,26 +192,26 @@ impl By {
 }
 
 /// The text by which the daemon tells a child who asked.
-impl std::fmt::Display for By {
+impl std::fmt::Display for Requester {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.by_uid, self.by_pid)
     }
 }
 
-impl FromStr for By {
+impl FromStr for Requester {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<By, String> {
+    fn from_str(text: &str) -> Result<Requester, String> {
         let numbers = text.split_once(':');
         let parsed = numbers.and_then(|(uid, pid)| Some((uid.parse().ok()?, pid.parse().ok()?)));
         let (by_uid, by_pid) = parsed.ok_or("it is not UID:PID")?;
-        Ok(By { by_uid, by_pid })
+        Ok(Requester { by_uid, by_pid })
     }
 }
 
 impl Record {
     /// Returns the record of a change that was made.
-    pub fn done(request: What, by: By, target: Target) -> Record {
+    pub fn done(request: What, by: Requester, target: Target) -> Record {
         let name = target.name();
         let message = match request {
             What::Attach => format!("attached {name}"),
@@ -224,7 +224,7 @@ impl Record {
     }
 
     /// Returns the record of a refusal, with a stable word for the reason, and a sentence.
-    pub fn refused(request: What, result: &str, why: &str, by: By, target: Target) -> Record {
+    pub fn refused(request: What, result: &str, why: &str, by: Requester, target: Target) -> Record {
         let stays = match request {
             What::Detach => "stays attached",
             _ => "stays on the kernel's path",
@@ -256,10 +256,10 @@ impl Record {
             Some(_) => format!("{}: {news}", target.name()),
             None => news.to_string(),
         };
-        Record::new(What::Withdraw, word, By::this_process(), target, message)
+        Record::new(What::Withdraw, word, Requester::this_process(), target, message)
     }
 
-    fn new(request: What, result: &str, by: By, target: Target, message: String) -> Record {
+    fn new(request: What, result: &str, by: Requester, target: Target, message: String) -> Record {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Record {
             schema: SCHEMA,
@@ -407,7 +407,7 @@ mod tests {
             executable: Some(executable.into()),
             ..Target::default()
         };
-        let by = By {
+        let by = Requester {
             by_uid: 1000,
             by_pid: 8,
         };
@@ -485,10 +485,10 @@ mod tests {
 
     #[test]
     fn who_asked_arrives_as_it_was_sent() {
-        let by = By::this_process();
+        let by = Requester::this_process();
         assert_eq!(by.to_string().parse(), Ok(by));
         for wrong in ["", "1", "1:", "a:1", "1:2:3"] {
-            assert!(wrong.parse::<By>().is_err(), "{wrong}");
+            assert!(wrong.parse::<Requester>().is_err(), "{wrong}");
         }
     }
 }

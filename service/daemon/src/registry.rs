@@ -103,7 +103,7 @@ pub(crate) struct Registry {
     of_user: HashMap<Account, usize>,
     of_containers: usize,
     limits: Limits,
-    /// Mark of its pages, by which the next daemon takes them up.
+    /// Mark of its pages, by which the next daemon finds them.
     keeper: u64,
     publisher: Handle,
 }

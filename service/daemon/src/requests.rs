@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use fastpath_image::own_vdso;
-use fastpath_inject::redirection::{REGION_NAME, Record, RegionPlan, region_for};
+use fastpath_inject::redirection::{JournalRecord, REGION_NAME, RegionPlan, region_for};
 use fastpath_inject::region;
 use fastpath_page::{ClockSet, MEMFD_NAME, PAGE_SIZE};
 use fastpath_protocol::{
@@ -18,7 +18,7 @@ use crate::lease::Plan;
 use crate::peer::{Peer, Process};
 use crate::record::What;
 use crate::registry::Owner;
-use crate::state::State;
+use crate::state::DaemonState;
 
 /// An answer and what is sent with it.
 pub(crate) struct Answered {
@@ -60,7 +60,7 @@ struct Subject {
 }
 
 /// Answers one packet.
-pub(crate) fn answer(state: &mut State, peer: Peer, packet: &[u8], fds: Vec<OwnedFd>) -> Answered {
+pub(crate) fn answer(state: &mut DaemonState, peer: Peer, packet: &[u8], fds: Vec<OwnedFd>) -> Answered {
     let (operation, answered) = match Request::parse(packet) {
         Ok((operation, request)) => {
             let mut subject = Subject::default();
@@ -97,7 +97,7 @@ pub(crate) fn answer(state: &mut State, peer: Peer, packet: &[u8], fds: Vec<Owne
 }
 
 /// Returns the refusal of a descriptor that no request has.
-pub(crate) fn refuse_descriptors(state: &mut State) -> Answered {
+pub(crate) fn refuse_descriptors(state: &mut DaemonState) -> Answered {
     state.refused += 1;
     let refusal = RequestRefusal::new(Code::Malformed, "a descriptor is neither a pidfd nor a memfd");
     Answered::with(Answer::refusing(0, &refusal), Vec::new())
@@ -116,7 +116,7 @@ fn descriptors(request: &Request, fds: Vec<OwnedFd>) -> Result<[Option<OwnedFd>;
 }
 
 fn page(
-    state: &mut State,
+    state: &mut DaemonState,
     peer: Peer,
     request: &Request,
     fds: Vec<OwnedFd>,
@@ -160,7 +160,7 @@ fn page(
 }
 
 /// Returns the clocks that a request asks for, or those that are slow here.
-fn clocks_of(state: &State, request: &Request) -> Result<ClockSet, RequestRefusal> {
+fn clocks_of(state: &DaemonState, request: &Request) -> Result<ClockSet, RequestRefusal> {
     let asked = match request.clocks {
         0 => state.slow_clocks(),
         bits => ClockSet(bits).intersection(ClockSet::ALL),
@@ -175,7 +175,7 @@ fn clocks_of(state: &State, request: &Request) -> Result<ClockSet, RequestRefusa
 }
 
 fn prepare(
-    state: &mut State,
+    state: &mut DaemonState,
     peer: Peer,
     request: &Request,
     subject: &mut Subject,
@@ -270,7 +270,7 @@ fn contents(plan: &RegionPlan, answer: &mut Answer) -> Result<(Plan, OwnedFd), R
     let mut bytes = plan.code.clone();
     answer.patches_offset = bytes.len() as u32;
     answer.patches = plan.journal.records.len() as u32;
-    for Record { change: patch, .. } in &plan.journal.records {
+    for JournalRecord { change: patch, .. } in &plan.journal.records {
         let padded = |from: &[u8]| {
             let mut to = [0; PATCH_BYTES];
             to.get_mut(..from.len())?.copy_from_slice(from);
@@ -295,7 +295,7 @@ fn contents(plan: &RegionPlan, answer: &mut Answer) -> Result<(Plan, OwnedFd), R
 }
 
 /// Answers in the packet itself: a memfd would be charged to this process for as long as the client keeps it.
-fn status(state: &State, peer: Peer, request: &Request) -> Result<Answered, RequestRefusal> {
+fn status(state: &DaemonState, peer: Peer, request: &Request) -> Result<Answered, RequestRefusal> {
     let trouble = |why: &dyn std::fmt::Display| RequestRefusal::new(Code::Internal, format!("the status: {why}"));
     let mut most = PAGES_AT_A_TIME;
     loop {
@@ -319,7 +319,7 @@ const PAGES_AT_A_TIME: usize = 64;
 /// Queues a process to be attached, as if a rule of the policy selected it. Only the host's root may ask for that: the
 /// daemon has more privileges over a process than its user may have.
 fn attach(
-    state: &State,
+    state: &DaemonState,
     peer: Peer,
     request: &Request,
     fds: Vec<OwnedFd>,

@@ -29,7 +29,7 @@ use crate::registry::Registry;
 use crate::requests;
 use crate::shares::Shares;
 use crate::sockets::{Listener, QUEUE};
-use crate::state::State;
+use crate::state::DaemonState;
 use crate::{DaemonOptions, log};
 
 /// Timeout of a silent connection.
@@ -90,7 +90,7 @@ pub(crate) struct Server {
     examined: Examined,
     shares: Shares,
     closer: Closer,
-    state: State,
+    state: DaemonState,
     finder: Finder,
 }
 
@@ -103,7 +103,7 @@ impl Server {
         signals: Signals,
         registry: Registry,
     ) -> io::Result<Server> {
-        let state = State::new(options, policy, registry)?;
+        let state = DaemonState::new(options, policy, registry)?;
         let finder = Finder::start(listener.keeper())?;
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         events.add(&signals.0, readable(SIGNALS))?;
@@ -359,7 +359,7 @@ impl Connection {
     }
 
     /// Answers one packet. Returns false if the connection is over, or must be closed.
-    fn serve(&mut self, state: &mut State, closer: &Closer, now: Instant) -> bool {
+    fn serve(&mut self, state: &mut DaemonState, closer: &Closer, now: Instant) -> bool {
         if closer.is_busy_for(self.peer.account) {
             return false;
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fastpath_inject::target;
 use fastpath_measure::{Assume, measure_for_auto};
 use fastpath_page::ClockSet;
-use fastpath_protocol::{Code, RequestRefusal, Status};
+use fastpath_protocol::{Code, DaemonStatus, RequestRefusal};
 
 use crate::DaemonOptions;
 use crate::account::Account;
@@ -22,7 +22,7 @@ use crate::registry::Registry;
 const MEASURE_EVERY: Duration = Duration::from_secs(60);
 
 /// State from which requests are answered.
-pub(crate) struct State {
+pub(crate) struct DaemonState {
     /// All pages.
     pub registry: Registry,
     begun: Instant,
@@ -38,12 +38,12 @@ pub(crate) struct State {
     pub refused: u64,
 }
 
-impl State {
+impl DaemonState {
     /// Starts with a policy, and measures the kernel's clocks.
-    pub(crate) fn new(options: &DaemonOptions, policy: Policy, registry: Registry) -> io::Result<State> {
+    pub(crate) fn new(options: &DaemonOptions, policy: Policy, registry: Registry) -> io::Result<DaemonState> {
         let begun = Instant::now();
         let slow = options.clocks.unwrap_or_else(measured_slow);
-        Ok(State {
+        Ok(DaemonState {
             registry,
             begun,
             slow,
@@ -151,10 +151,10 @@ impl State {
     }
 
     /// Returns the status for a client: up to `most` pages, from after the one with the id `after`.
-    pub(crate) fn status(&self, peer: Peer, after: u64, most: usize) -> Status {
+    pub(crate) fn status(&self, peer: Peer, after: u64, most: usize) -> DaemonStatus {
         let (pages, next) = self.registry.shown_to(peer, after, most);
         let policy = self.policy_file.display().to_string();
-        Status {
+        DaemonStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_seconds: self.begun.elapsed().as_secs(),

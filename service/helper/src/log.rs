@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use fastpath_daemon::record::{By, Record, Target, What};
+use fastpath_daemon::record::{Record, Requester, Target, What};
 use fastpath_inject::Shared;
 use fastpath_inject::unserved::Unserved;
 use fastpath_publish::News;
@@ -61,7 +61,7 @@ impl Log {
         }
         let programs = served - self.served;
         (self.served, self.last) = (served, Some(now));
-        let record = Record::done(What::Grant, By::this_process(), self.target.now());
+        let record = Record::done(What::Grant, Requester::this_process(), self.target.now());
         let s = if programs == 1 { "" } else { "s" };
         Some(Record {
             message: format!(
@@ -85,7 +85,7 @@ impl Log {
             "programs executed in its tree were not served ({}): `fastpath status` counts them",
             reasons.join(", ")
         );
-        let record = Record::refused(What::Grant, first, &why, By::this_process(), self.target.now());
+        let record = Record::refused(What::Grant, first, &why, Requester::this_process(), self.target.now());
         Some(record)
     }
 }

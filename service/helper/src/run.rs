@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fastpath_daemon::Service;
-use fastpath_daemon::record::{By, Record, Target, What, executable_of};
+use fastpath_daemon::record::{Record, Requester, Target, What, executable_of};
 use fastpath_inject::attendant::{Attendant, First, Outcome};
 use fastpath_inject::{Installed, Shared};
 use fastpath_page::{ClockSet, Grant};
@@ -353,10 +353,10 @@ impl Helper {
     }
 
     /// Returns who asked: the process became the program.
-    fn by(&self) -> By {
-        By {
+    fn by(&self) -> Requester {
+        Requester {
             by_pid: self.pid,
-            ..By::this_process()
+            ..Requester::this_process()
         }
     }
 

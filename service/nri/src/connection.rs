@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 
 use prost::Message;
 
-use crate::messages::{Request, Response, Status};
+use crate::messages::{Request, Response, RpcStatus};
 
 /// The connection on which the runtime calls the plugin.
 pub(crate) const PLUGIN: u32 = 1;
@@ -65,7 +65,7 @@ impl<S: Read + Write> Connection<S> {
         let response = match answer {
             Some(payload) => Response { status: None, payload },
             None => Response {
-                status: Some(Status {
+                status: Some(RpcStatus {
                     code: UNIMPLEMENTED,
                     message: "not implemented by fastpath-nri".into(),
                 }),
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn what_is_sent_is_what_the_other_end_receives() {
         let mut connection = receives(Vec::new());
-        connection.call("service", "method", &Status::default()).unwrap();
+        connection.call("service", "method", &RpcStatus::default()).unwrap();
         connection.answer(5, Some(vec![1, 2])).unwrap();
         connection.answer(7, None).unwrap();
         let mut other = receives(connection.socket.1);

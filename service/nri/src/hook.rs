@@ -26,7 +26,7 @@ const LONGEST: u64 = 4 << 20;
 
 /// The state of a container (OCI runtime specification, "State").
 #[derive(Debug, Deserialize)]
-struct State {
+struct ContainerState {
     id: String,
     status: String,
     #[serde(default)]
@@ -49,7 +49,7 @@ pub fn run(socket: &Path) {
 }
 
 /// Reads the state from standard input.
-fn state() -> Result<State, String> {
+fn state() -> Result<ContainerState, String> {
     let wrong = |error: io::Error| format!("the container's state: {error}");
     let mut text = Vec::new();
     let mut stdin = io::stdin().lock().take(LONGEST);
@@ -73,7 +73,7 @@ fn state() -> Result<State, String> {
     serde_json::from_slice(&text).map_err(|error| wrong(error.into()))
 }
 
-fn serve(state: &State, socket: &Path) -> Result<(), String> {
+fn serve(state: &ContainerState, socket: &Path) -> Result<(), String> {
     let of = |keys: &[&str]| {
         keys.iter()
             .find_map(|key| state.annotations.get(*key))

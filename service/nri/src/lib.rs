@@ -19,4 +19,4 @@ mod plugin;
 mod preload;
 
 pub use options::{Method, PluginOptions};
-pub use plugin::{Place, run};
+pub use plugin::{RuntimeSocket, run};

@@ -20,14 +20,14 @@ pub(crate) struct Request {
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Response {
     #[prost(message, optional, tag = "1")]
-    pub status: Option<Status>,
+    pub status: Option<RpcStatus>,
     #[prost(bytes = "vec", tag = "2")]
     pub payload: Vec<u8>,
 }
 
 /// google.rpc.Status.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Status {
+pub(crate) struct RpcStatus {
     #[prost(int32, tag = "1")]
     pub code: i32,
     #[prost(string, tag = "2")]

@@ -28,7 +28,7 @@ const CONNECT_EVERY: Duration = Duration::from_secs(1);
 
 /// Where the runtime is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RuntimeSocket {
     /// The runtime started this program, and connected it at this descriptor.
     Connected(RawFd),
     /// The runtime listens at this socket.
@@ -37,7 +37,7 @@ pub enum Place {
 
 /// Serves the runtime until it closes the connection to a plugin that it started; for ever, if the plugin has connected
 /// itself. `index` is the plugin's place among other plugins.
-pub fn run(place: &Place, index: &str, options: &PluginOptions) -> Result<(), String> {
+pub fn run(socket: &RuntimeSocket, index: &str, options: &PluginOptions) -> Result<(), String> {
     let attendant = Attendant::start().map_err(|error| format!("a thread: {error}"))?;
     let serve = |socket: UnixStream| {
         let mut plugin = Plugin {
@@ -49,8 +49,8 @@ pub fn run(place: &Place, index: &str, options: &PluginOptions) -> Result<(), St
         };
         plugin.serve(Connection::over(socket), index)
     };
-    match place {
-        Place::Connected(fd) => {
+    match socket {
+        RuntimeSocket::Connected(fd) => {
             // SAFETY: fcntl takes integers. The programs that this one may start must not keep the connection.
             if unsafe { libc::fcntl(*fd, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
                 return Err(format!(
@@ -61,7 +61,7 @@ pub fn run(place: &Place, index: &str, options: &PluginOptions) -> Result<(), St
             // SAFETY: the descriptor is open, and the runtime has passed it to this program for this use.
             serve(unsafe { UnixStream::from_raw_fd(*fd) })
         }
-        Place::Listens(path) => {
+        RuntimeSocket::Listens(path) => {
             let mut reported = None;
             loop {
                 let ended = match UnixStream::connect(path) {

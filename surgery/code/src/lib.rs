@@ -13,14 +13,14 @@ pub mod epilogue;
 pub mod rescue;
 
 pub use bytes::{Bytes, OnDisk};
-pub use calls::{By, Call, Site};
+pub use calls::{CallKind, CodeSite, TimeCall};
 
 /// Returns the places in a file that make a system call for time or for the CPU's number, lowest address first. None,
 /// if it is not run on one of the ISAs of the images.
 ///
 /// # Errors
 /// The reason why an ELF file cannot be judged.
-pub fn calls_for_time<B: Bytes + ?Sized>(bytes: &B) -> Result<Vec<Site>, String> {
+pub fn calls_for_time<B: Bytes + ?Sized>(bytes: &B) -> Result<Vec<CodeSite>, String> {
     let Some(elf) = elf::read(bytes)? else {
         return Ok(Vec::new());
     };

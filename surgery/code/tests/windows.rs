@@ -3,7 +3,7 @@
 
 use fastpath_code::rescue::thunk::{Routine, Thunk, thunk, to_entry};
 use fastpath_code::rescue::window::WindowKind;
-use fastpath_code::rescue::{Calls, Reason, Site, Window, analyse, analyse_all};
+use fastpath_code::rescue::{Calls, Reason, RescueSite, Window, analyse, analyse_all};
 use fastpath_isa::Isa;
 
 const THUNK: u64 = 0x7f12_0000_0000;
@@ -77,9 +77,9 @@ fn the_sites_of_a_file_without_section_headers_are_named_and_left_alone() {
     libc[0x28..0x30].fill(0);
     libc[0x3c..0x40].fill(0);
     let bare = analyse(&libc).unwrap().sites;
-    let left_alone = |site: &Site| site.window == Err(Reason::NoTables);
+    let left_alone = |site: &RescueSite| site.window == Err(Reason::NoTables);
     assert!(!bare.is_empty() && bare.iter().all(left_alone), "{bare:x?}");
-    let is_named = |site: &Site| bare.iter().any(|bare| bare.address == site.address);
+    let is_named = |site: &RescueSite| bare.iter().any(|bare| bare.address == site.address);
     assert!(whole.iter().all(is_named));
     assert_eq!(analyse_all(&libc).sites, []);
 }

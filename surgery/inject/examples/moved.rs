@@ -11,7 +11,7 @@ use fastpath_code::rescue::thunk::{Routine, Thunk, thunk, to_entry};
 use fastpath_code::rescue::window::{Jump, WindowKind};
 use fastpath_code::rescue::{Calls, Window, analyse, analyse_all};
 use fastpath_image::{CpuFeatures, Image, Instance, InstanceConfig, Isa, KernelFunctions, Placement, Vdso, own_vdso};
-use fastpath_inject::redirection::{Journal, Purpose, Record, plan, region_for};
+use fastpath_inject::redirection::{Journal, JournalRecord, Purpose, plan, region_for};
 use fastpath_inject::region;
 use fastpath_page::ClockSet;
 
@@ -273,7 +273,7 @@ fn print_vdso(name: &str, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>
     let mut code = [&region.code[region::IMAGE as usize..], &[0; 0x1_0000][..]].concat();
     code.truncate((base - image_at(isa)) as usize);
     code.extend(bytes);
-    for Record { change, .. } in stays.iter().chain(&journal.records) {
+    for JournalRecord { change, .. } in stays.iter().chain(&journal.records) {
         let at = (change.address - image_at(isa)) as usize;
         code[at..at + change.replacement.len()].copy_from_slice(&change.replacement);
     }
@@ -326,7 +326,7 @@ fn symbols_of_body(
     image: &Image,
     base: u64,
     journal: &Journal,
-    table: Option<&Record>,
+    table: Option<&JournalRecord>,
 ) -> Result<Vec<(String, u64)>, Box<dyn std::error::Error>> {
     let image_at = image_at(image.isa());
     let symbol = |name: &str| Some((name.to_owned(), base + parsed.find(name)? - image_at));
@@ -335,7 +335,7 @@ fn symbols_of_body(
     let mut records = journal.records.iter();
     let slow_path = records.find(|record| record.purpose == Purpose::SlowPath);
     // The python side moves the symbols of the image's functions that are there.
-    if let Some((slow_path, Record { change: table, .. })) = slow_path.zip(table) {
+    if let Some((slow_path, JournalRecord { change: table, .. })) = slow_path.zip(table) {
         let mut functions = image.functions().iter();
         let clock_gettime = functions.find(|function| function.name == "__vdso_clock_gettime");
         let clock_gettime = clock_gettime.ok_or("the image has no clock_gettime")?;

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::RwLock;
 
-use fastpath_protocol::{Client, ClientError, Status};
+use fastpath_protocol::{Client, ClientError, DaemonStatus};
 
 use crate::common::processes::{TIMEOUT, holds_within};
 use crate::common::{Pid, Running, SERVED_WITHOUT_VDSO, fastpath, start, wait_until};
@@ -76,7 +76,7 @@ impl Place {
     }
 
     #[track_caller]
-    fn status(&self) -> Status {
+    fn status(&self) -> DaemonStatus {
         self.ask(|client| client.status())
     }
 

@@ -3,8 +3,8 @@
 //! An exchange between two CPUs bounds the difference of their offsets from both sides: a message cannot arrive before it
 //! was sent. All bounds together are a system of difference constraints. It has a solution if no cycle of bounds adds up to
 //! less than nothing, and shortest paths are one. Of all solutions, those are wanted that leave the greatest *margin* to
-//! every bound: then a message that takes as long as the fastest one measured arrives that much later than it was sent, and
-//! no faster one was ever seen. The margin is the least mean of a cycle's bounds.
+//! every bound: the fastest message that was measured then arrives later than it was sent by at least that. The margin is
+//! the least mean of a cycle's bounds.
 //!
 //! Offsets are measured where the CPU states that its counters have one rate, or the user vouches for them
 //! (`--trust-counter`).
@@ -49,8 +49,8 @@ const TIMEOUTS: Timeouts = Timeouts {
 
 impl Offsets {
     /// Measures the offsets of the CPUs that this process may use, by two comparisons of every pair. Bounds of an earlier
-    /// measurement are kept as long as they agree with the new ones, and with those that a patrol has `noticed`. Returns as
-    /// well whether they did not: an offset has changed. Starts threads, and takes up to a second.
+    /// measurement are kept as long as they agree with the new ones, and with those that a patrol has `noticed`. Also returns
+    /// whether they disagreed, because an offset has changed. Starts threads, and takes up to a second.
     pub fn measure(noticed: &[Pair]) -> Result<(Offsets, bool), Unsolvable> {
         if let Some(cpu) = last_possible_cpu().filter(|cpu| *cpu >= OFFSETS) {
             return Err(Unsolvable::OutOfRange(cpu));
@@ -110,7 +110,8 @@ struct Known(Vec<Pair>);
 static KNOWN: Mutex<Known> = Mutex::new(Known(Vec::new()));
 
 impl Known {
-    /// Returns the offsets of `cpus` by new bounds and, if they agree, those known; and whether they did not.
+    /// Returns the offsets of `cpus`, by the new bounds and the known ones, or by the new ones alone if the two disagree; and
+    /// whether they disagree.
     fn learn(&mut self, cpus: &[usize], noticed: &[Pair], fresh: Vec<Pair>) -> Result<(Offsets, bool), Unsolvable> {
         let fresh = narrowest(fresh);
         let merged = narrowest([self.0.as_slice(), noticed, &fresh].concat());
@@ -133,12 +134,12 @@ fn last_possible_cpu() -> Option<usize> {
 
 /// Returns a CPU on which RDTSCP returns another number than the kernel.
 fn first_misnumbered(cpus: Vec<usize>) -> Option<usize> {
-    let visit = move || {
+    let search = move || {
         let is_wrong = |cpu: &usize| cpus::run_on(*cpu).is_ok() && !is_numbered(*cpu);
         cpus.iter().find(|cpu| is_wrong(cpu)).copied()
     };
     // In a thread of its own, which this binds to one CPU after the other.
-    std::thread::spawn(visit).join().unwrap_or(Some(0))
+    std::thread::spawn(search).join().unwrap_or(Some(0))
 }
 
 fn is_numbered(cpu: usize) -> bool {
@@ -313,7 +314,7 @@ mod tests {
     #[test]
     fn as_many_cpus_as_a_page_holds_are_solved_soon() {
         let truth: Vec<i64> = (0..OFFSETS as i64).map(|cpu| cpu * 7_919 % 1_000_003).collect();
-        // As a tournament with few rounds leaves them: each CPU met some others.
+        // As a tournament with few rounds leaves them: each CPU was compared with some others.
         let pairs: Vec<Pair> = measured(&truth, |from, to| 80 + ((from * 31 + to * 17) % 300) as i64)
             .into_iter()
             .filter(|pair| (pair.other - pair.cpu) % 8 == 1)

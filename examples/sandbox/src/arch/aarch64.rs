@@ -6,8 +6,6 @@ use nix::Result;
 use nix::errno::Errno;
 use nix::unistd::Pid;
 
-/// AUDIT_ARCH_AARCH64, include/uapi/linux/audit.h: identifies the numbering of the system calls.
-pub const AUDIT_ARCH: u32 = 0xc000_00b7;
 /// `svc #0`.
 pub const SYSTEM_CALL: &[u8] = &[0x01, 0x00, 0x00, 0xd4];
 /// Bytes below the stack pointer that the program may use: none (AAPCS64, 6.4.5).

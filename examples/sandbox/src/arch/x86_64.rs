@@ -5,9 +5,7 @@ use nix::errno::Errno;
 use nix::sys::ptrace;
 use nix::unistd::Pid;
 
-/// AUDIT_ARCH_X86_64, include/uapi/linux/audit.h: identifies the numbering of the system calls.
-pub const AUDIT_ARCH: u32 = 0xc000_003e;
-/// Bit in the number of a call of the x32 ABI, which shares the AUDIT_ARCH (asm/unistd.h).
+/// Bit in the number of a call of the x32 ABI, which shares the number of the architecture (asm/unistd.h).
 const X32_BIT: u64 = 0x4000_0000;
 /// `syscall`.
 pub const SYSTEM_CALL: &[u8] = &[0x0f, 0x05];

@@ -14,7 +14,7 @@ const BLOCK: u64 = 512;
 
 /// The kind of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum EntryKind {
     File,
     Directory,
     /// A hard link to an entry of this name.
@@ -30,7 +30,7 @@ pub(crate) enum What {
 pub(crate) struct Entry {
     /// Path relative to the root, without `.` and `..`. `None` if it would lie outside.
     pub path: Option<String>,
-    pub what: What,
+    pub what: EntryKind,
     pub size: u64,
 }
 
@@ -99,13 +99,13 @@ impl<R: Read> Entries<R> {
             }
         }
         let what = match kind {
-            _ if is_sparse || kind == EntryType::GNUSparse => What::Sparse,
+            _ if is_sparse || kind == EntryType::GNUSparse => EntryKind::Sparse,
             // Old archives mark a directory only by its name.
-            EntryType::Regular if name.ends_with(b"/") => What::Directory,
-            EntryType::Regular | EntryType::Continuous => What::File,
-            EntryType::Directory => What::Directory,
-            EntryType::Link => What::HardLink(inside(link).unwrap_or_default()),
-            _ => What::Other,
+            EntryType::Regular if name.ends_with(b"/") => EntryKind::Directory,
+            EntryType::Regular | EntryType::Continuous => EntryKind::File,
+            EntryType::Directory => EntryKind::Directory,
+            EntryType::Link => EntryKind::HardLink(inside(link).unwrap_or_default()),
+            _ => EntryKind::Other,
         };
         Ok(Entry {
             path: inside(name),
@@ -398,7 +398,7 @@ mod tests {
             let entry = entries.next().unwrap().unwrap();
             assert_eq!(
                 (entry.path.as_deref(), &entry.what, entry.size),
-                (Some(path), &What::File, 3)
+                (Some(path), &EntryKind::File, 3)
             );
             let mut text = String::new();
             entries.data().read_to_string(&mut text).unwrap();

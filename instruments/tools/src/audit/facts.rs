@@ -6,7 +6,7 @@ use std::io;
 use memchr::memmem;
 
 use fastpath_code::bytes::{self, Bytes};
-use fastpath_code::calls::Call;
+use fastpath_code::calls::TimeCall;
 use fastpath_code::elf::{Elf, Kind};
 
 /// The functions of the vDSO that a file contains by name, as a lookup requires.
@@ -46,12 +46,12 @@ pub(crate) struct FileFacts {
 }
 
 /// The names of the vDSO's functions, which start with `__vdso_` on x86 and Arm and with `__kernel_` on AArch64.
-const LOOKUPS: [(&[u8], Call); 5] = [
-    (b"__vdso_clock_gettime", Call::ClockGettime),
-    (b"__kernel_clock_gettime", Call::ClockGettime),
-    (b"__vdso_gettimeofday", Call::Gettimeofday),
-    (b"__kernel_gettimeofday", Call::Gettimeofday),
-    (b"__vdso_time", Call::Time),
+const LOOKUPS: [(&[u8], TimeCall); 5] = [
+    (b"__vdso_clock_gettime", TimeCall::ClockGettime),
+    (b"__kernel_clock_gettime", TimeCall::ClockGettime),
+    (b"__vdso_gettimeofday", TimeCall::Gettimeofday),
+    (b"__kernel_gettimeofday", TimeCall::Gettimeofday),
+    (b"__vdso_time", TimeCall::Time),
 ];
 const CLOCK_GETTIME64: &[u8] = b"__vdso_clock_gettime64";
 
@@ -96,8 +96,8 @@ pub(crate) fn read<B: Bytes + ?Sized>(bytes: &B, elf: &Elf) -> io::Result<FileFa
             if has(b"__vdso_") || has(b"__kernel_") {
                 for (name, call) in LOOKUPS {
                     let known = match call {
-                        Call::Gettimeofday => &mut facts.lookups.gettimeofday,
-                        Call::Time => &mut facts.lookups.time,
+                        TimeCall::Gettimeofday => &mut facts.lookups.gettimeofday,
+                        TimeCall::Time => &mut facts.lookups.time,
                         _ => &mut facts.lookups.clock_gettime,
                     };
                     *known = *known || has(name);

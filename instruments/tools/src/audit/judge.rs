@@ -5,7 +5,7 @@ use crate::audit::families;
 use crate::audit::report::{AuditFinding, AuditedProgram, CodePlace};
 use crate::audit::rules::{AuditRule, Level};
 use fastpath_code::bytes::Bytes;
-use fastpath_code::calls::{self, By, CounterRead, Site};
+use fastpath_code::calls::{self, CallKind, CodeSite, CounterRead};
 use fastpath_code::elf::{self, Elf, Kind};
 use fastpath_code::rescue::{self, Analysis, Calls};
 
@@ -22,7 +22,7 @@ pub struct Judged {
     /// The reads of the counter that the findings are about, lowest address first.
     pub counter_reads: Vec<CounterRead>,
     /// The system calls for time and for the CPU's number, lowest address first.
-    pub calls: Vec<Site>,
+    pub calls: Vec<CodeSite>,
 }
 
 impl Judged {
@@ -34,7 +34,7 @@ impl Judged {
             .iter()
             .map(|finding| size_of::<AuditFinding>() + sites(finding));
         let reads = self.counter_reads.capacity() * size_of::<CounterRead>();
-        let calls = self.calls.capacity() * size_of::<Site>();
+        let calls = self.calls.capacity() * size_of::<CodeSite>();
         size_of::<Judged>() + calls + findings.sum::<usize>() + reads
     }
 
@@ -51,11 +51,12 @@ impl Judged {
     pub(crate) fn count(&mut self, analysis: &Analysis) {
         for finding in self.findings.iter_mut().filter(|finding| finding.has_calls()) {
             let by = match finding.rule {
-                AuditRule::Vsyscall => By::Vsyscall,
-                _ => By::SystemCall,
+                AuditRule::Vsyscall => CallKind::Vsyscall,
+                _ => CallKind::SystemCall,
             };
             let reads_a_clock = |calls: Calls| matches!(calls, Calls::One(call) if call.reads_a_clock());
-            let is_proven = |site: &&rescue::Site| site.by == by && reads_a_clock(site.calls) && site.window.is_ok();
+            let is_proven =
+                |site: &&rescue::RescueSite| site.by == by && reads_a_clock(site.calls) && site.window.is_ok();
             finding.rescuable = Some(analysis.sites.iter().filter(is_proven).count()).filter(|proven| *proven > 0);
         }
     }
@@ -137,20 +138,20 @@ fn counter_reads(elf: &Elf, facts: &FileFacts, mut reads: Vec<CounterRead>) -> V
     reads
 }
 
-fn findings(elf: &Elf, facts: &FileFacts, sites: &[Site], counter_reads: &[CounterRead]) -> Vec<AuditFinding> {
-    let places = |by: By| {
+fn findings(elf: &Elf, facts: &FileFacts, sites: &[CodeSite], counter_reads: &[CounterRead]) -> Vec<AuditFinding> {
+    let places = |by: CallKind| {
         sites
             .iter()
             .filter(move |site| site.by == by)
             .map(CodePlace::from)
             .collect()
     };
-    let vsyscalls: Vec<CodePlace> = places(By::Vsyscall);
+    let vsyscalls: Vec<CodePlace> = places(CallKind::Vsyscall);
     // A shared glibc gets the vDSO's functions from its loader.
     let own: Vec<CodePlace> = if elf.is_of_shared_glibc {
         Vec::new()
     } else {
-        places(By::SystemCall)
+        places(CallKind::SystemCall)
     };
     let runtime = facts.runtime.as_ref();
     let is = |name| runtime.is_some_and(|runtime| runtime.name == name);

@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::audit::archive::{self, Budget, Entries, Meter, What};
+use crate::audit::archive::{self, Budget, Entries, EntryKind, Meter};
 use crate::audit::judge::{Judged, judge};
 use crate::audit::manifests::{ImageOf, MOST_JSON, MOST_LAYERS, Manifests};
 use crate::audit::open::{open, read_small};
@@ -24,7 +24,7 @@ const IN_MEMORY: u64 = 8 << 20;
 const MOST_WORK: usize = 640 << 20;
 
 /// One change by a layer to the files below it.
-enum Change {
+enum LayerChange {
     /// A file, with its result if it was judged.
     Put(String, Option<Arc<Judged>>),
     /// A directory. It keeps its contents.
@@ -39,7 +39,7 @@ enum Change {
 
 #[derive(Default)]
 struct Layer {
-    changes: Vec<Change>,
+    changes: Vec<LayerChange>,
     unjudged: Vec<(String, String)>,
     /// Cost of applying it: names are compared and copied, so their bytes count.
     weight: usize,
@@ -185,11 +185,11 @@ fn gather<R: Read>(
         &mut 0,
         |name, what, entries, names| {
             match what {
-                What::HardLink(target) if is_of_image(name) => {
+                EntryKind::HardLink(target) if is_of_image(name) => {
                     bundle.links.insert(name.to_owned(), target.clone());
                     return Ok(true);
                 }
-                What::File if is_of_image(name) || matches!(name, "manifest.json" | "index.json") => {}
+                EntryKind::File if is_of_image(name) || matches!(name, "manifest.json" | "index.json") => {}
                 _ => return Ok(false),
             }
             *names += name.len();
@@ -251,7 +251,7 @@ fn each<R: Read>(
     options: &AuditOptions,
     progress: &Progress,
     names: &mut usize,
-    mut take: impl FnMut(&str, &What, &mut Entries<R>, &mut usize) -> io::Result<bool>,
+    mut take: impl FnMut(&str, &EntryKind, &mut Entries<R>, &mut usize) -> io::Result<bool>,
 ) -> io::Result<()> {
     while let Some(entry) = entries.next()? {
         progress.add(entry.size);
@@ -267,7 +267,7 @@ fn each<R: Read>(
             continue;
         }
         let length = path.len();
-        *names += length + size_of::<Change>();
+        *names += length + size_of::<LayerChange>();
         if *names > options.limits.name_bytes {
             return Err(io::Error::other(
                 "its names fill more memory than is spent on them; given up",
@@ -275,27 +275,27 @@ fn each<R: Read>(
         }
         let (directory, file) = path.rsplit_once('/').unwrap_or(("", &path));
         let change = match (file.strip_prefix(".wh."), entry.what) {
-            (Some(".wh..opq"), _) => Change::Empty(directory.to_owned()),
+            (Some(".wh..opq"), _) => LayerChange::Empty(directory.to_owned()),
             (Some(removed), _) if !removed.starts_with(".wh.") => {
                 let slash = if directory.is_empty() { "" } else { "/" };
-                Change::Remove(format!("{directory}{slash}{removed}"))
+                LayerChange::Remove(format!("{directory}{slash}{removed}"))
             }
-            (_, What::Directory) => Change::Directory(path),
-            (_, What::HardLink(target)) => Change::Link(path, target),
-            (_, What::File) => {
+            (_, EntryKind::Directory) => LayerChange::Directory(path),
+            (_, EntryKind::HardLink(target)) => LayerChange::Link(path, target),
+            (_, EntryKind::File) => {
                 let judged = judge_entry(entries, entry.size, options)?;
                 let judged = judged.unwrap_or_else(|why| {
                     note(layer, &path, &why);
                     None
                 });
                 *names += judged.as_ref().map_or(0, Judged::bytes);
-                Change::Put(path, judged.map(Arc::new))
+                LayerChange::Put(path, judged.map(Arc::new))
             }
-            (_, What::Sparse) => {
+            (_, EntryKind::Sparse) => {
                 note(layer, &path, "a sparse file; not judged");
-                Change::Put(path, None)
+                LayerChange::Put(path, None)
             }
-            (_, What::Other) => Change::Put(path, None),
+            (_, EntryKind::Other) => LayerChange::Put(path, None),
         };
         layer.weight += WEIGHT_OF_A_CHANGE + length;
         layer.changes.push(change);
@@ -425,30 +425,30 @@ fn apply<'a>(layer: &'a Layer, name: &'a str, files: &mut BTreeMap<&'a str, (Arc
     // A layer's whiteouts concern the layers below it, wherever in the layer they are.
     for change in &layer.changes {
         match change {
-            Change::Remove(path) => remove(files, path, true),
-            Change::Empty(directory) => remove(files, directory, false),
+            LayerChange::Remove(path) => remove(files, path, true),
+            LayerChange::Empty(directory) => remove(files, directory, false),
             _ => {}
         }
     }
     for change in &layer.changes {
         match change {
-            Change::Put(path, judged) => {
+            LayerChange::Put(path, judged) => {
                 remove(files, path, true);
                 if let Some(judged) = judged {
                     files.insert(path, (judged.clone(), name));
                 }
             }
-            Change::Directory(path) => {
+            LayerChange::Directory(path) => {
                 files.remove(path.as_str());
             }
-            Change::Link(path, target) => {
+            LayerChange::Link(path, target) => {
                 let known = files.get(target.as_str()).cloned();
                 remove(files, path, true);
                 if let Some(known) = known {
                     files.insert(path, known);
                 }
             }
-            Change::Remove(_) | Change::Empty(_) => {}
+            LayerChange::Remove(_) | LayerChange::Empty(_) => {}
         }
     }
 }

@@ -21,7 +21,7 @@ pub use facts::{Lookups, Runtime};
 pub use families::Family;
 pub use fastpath_code::calls::CounterRead;
 pub use fastpath_code::elf::Kind;
-pub use fastpath_code::{By, Bytes, Call, OnDisk};
+pub use fastpath_code::{Bytes, CallKind, OnDisk, TimeCall};
 pub use judge::{Judged, judge};
 pub use layers::of_bytes;
 pub use options::{AuditOptions, Limits, Progress};

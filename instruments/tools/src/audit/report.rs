@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::audit::facts::{Lookups, Runtime};
 use crate::audit::families::Family;
 use crate::audit::rules::{AuditRule, Level};
-use fastpath_code::calls::{By, Call, CounterRead, Site};
+use fastpath_code::calls::{CallKind, CodeSite, CounterRead, TimeCall};
 use fastpath_code::elf::Kind;
 
 /// What the code does at a place.
@@ -28,18 +28,18 @@ pub struct CodePlace {
     pub address: u64,
     /// The call, unless it is a read of the counter.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub call: Option<Call>,
+    pub call: Option<TimeCall>,
     pub by: Means,
 }
 
-impl From<&Site> for CodePlace {
-    fn from(site: &Site) -> CodePlace {
+impl From<&CodeSite> for CodePlace {
+    fn from(site: &CodeSite) -> CodePlace {
         CodePlace {
             address: site.address,
             call: Some(site.call),
             by: match site.by {
-                By::SystemCall => Means::SystemCall,
-                By::Vsyscall => Means::Vsyscall,
+                CallKind::SystemCall => Means::SystemCall,
+                CallKind::Vsyscall => Means::Vsyscall,
             },
         }
     }
@@ -111,7 +111,7 @@ pub struct AuditedProgram {
     /// What `--rescue` does with the system calls for time, or the reason why they were not examined. Determined on
     /// request, for files that are not in an archive.
     #[serde(skip)]
-    pub sites: Option<Result<Vec<rescue::Site>, String>>,
+    pub sites: Option<Result<Vec<rescue::RescueSite>, String>>,
 }
 
 /// A file or archive that could not be judged.

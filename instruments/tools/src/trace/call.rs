@@ -1,48 +1,9 @@
 //! The calls that are counted.
 
+use fastpath_code::TimeCall;
 use fastpath_measure::Clock;
 
-/// A system call by which a program reads a clock, or asks for its CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u32)]
-pub(crate) enum TimeCall {
-    ClockGettime = 0,
-    Gettimeofday = 1,
-    Time = 2,
-    ClockGetres = 3,
-    Getcpu = 4,
-    /// 32-bit ABIs have separate calls with 64-bit time.
-    ClockGettime64 = 5,
-    ClockGetresTime64 = 6,
-}
-
-impl TimeCall {
-    pub(crate) const ALL: [TimeCall; 7] = [
-        TimeCall::ClockGettime,
-        TimeCall::Gettimeofday,
-        TimeCall::Time,
-        TimeCall::ClockGetres,
-        TimeCall::Getcpu,
-        TimeCall::ClockGettime64,
-        TimeCall::ClockGetresTime64,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            TimeCall::ClockGettime => "clock_gettime",
-            TimeCall::Gettimeofday => "gettimeofday",
-            TimeCall::Time => "time",
-            TimeCall::ClockGetres => "clock_getres",
-            TimeCall::Getcpu => "getcpu",
-            TimeCall::ClockGettime64 => "clock_gettime64",
-            TimeCall::ClockGetresTime64 => "clock_getres_time64",
-        }
-    }
-
-    pub(crate) fn takes_a_clock(self) -> bool {
-        !matches!(self, TimeCall::Gettimeofday | TimeCall::Time | TimeCall::Getcpu)
-    }
-}
+use crate::trace::arch;
 
 /// The ABI by which the kernel was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -59,7 +20,7 @@ impl CallAbi {
     pub(crate) fn name(self) -> &'static str {
         match self {
             CallAbi::Native => std::env::consts::ARCH,
-            CallAbi::Compat => crate::trace::arch::COMPAT_NAME,
+            CallAbi::Compat => arch::COMPAT.name(),
             CallAbi::Vsyscall => "vsyscall",
         }
     }

@@ -220,7 +220,8 @@ pub(crate) fn open(pid: u32, path: &str) -> Option<Reader> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::call::{CallAbi, TimeCall};
+    use crate::trace::call::CallAbi;
+    use fastpath_code::TimeCall;
 
     fn site(pid: u32, ip: u64) -> CallSite {
         CallSite {

@@ -2,11 +2,13 @@
 //! it only at the calls that are counted; this process, its tracer, records the call and continues it.
 
 use crate::trace::arch::{self, StoppedThread};
-use crate::trace::call::{CallAbi, CallSample, CallSite, TimeCall};
+use crate::trace::call::{CallAbi, CallSample, CallSite};
 use crate::trace::command;
 use crate::trace::report::{LostRecords, Method, TraceReport};
 use crate::trace::session::{CommandEnd, Observer, TraceOptions, TraceOutcome, Whom, monotonic_ns};
 use crate::trace::tally::{HostCosts, Tally};
+use fastpath_code::TimeCall;
+use fastpath_image::Isa;
 use nix::sys::ptrace;
 use nix::unistd::Pid;
 use std::collections::HashMap;
@@ -187,8 +189,8 @@ fn stack(thread: Pid, sp: u64) -> Vec<u8> {
 
 impl StoppedThread {
     fn site(&self, pid: u32) -> Option<CallSite> {
-        let numbers = if self.is_compat { arch::COMPAT } else { arch::NATIVE };
-        let (_, function) = *numbers.iter().find(|(number, _)| u64::from(*number) == self.number)?;
+        let isa = if self.is_compat { arch::COMPAT } else { Isa::HOST };
+        let (_, function) = TimeCall::numbers(isa).find(|(number, _)| u64::from(*number) == self.number)?;
         Some(CallSite {
             pid,
             function,
@@ -224,12 +226,12 @@ fn filter() -> Vec<libc::sock_filter> {
     // struct seccomp_data: the number, then the architecture.
     let load = |offset| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset);
     let answer = |with| statement(libc::BPF_RET | libc::BPF_K, with);
-    let compat = arch::COMPAT.iter().map(|(number, _)| *number).collect();
     let mut code = vec![load(4)];
-    for (audit, numbers) in [(arch::AUDIT, with_foreign(arch::NATIVE)), (arch::COMPAT_AUDIT, compat)] {
+    for isa in [Isa::HOST, arch::COMPAT] {
+        let numbers = counted(isa);
         let count = numbers.len();
         // Skip the load, the comparisons and both answers.
-        code.push(jump(audit, 0, count + 3));
+        code.push(jump(isa.audit_arch(), 0, count + 3));
         code.push(load(0));
         // Skip the other comparisons and the first answer.
         code.extend(
@@ -245,13 +247,12 @@ fn filter() -> Vec<libc::sock_filter> {
     code
 }
 
-fn with_foreign(numbers: &[(u32, TimeCall)]) -> Vec<u32> {
-    let own = numbers.iter().map(|(number, _)| *number);
-    let foreign = numbers.iter().map(|(number, _)| number | arch::FOREIGN_BIT);
-    if arch::FOREIGN_BIT == 0 {
-        own.collect()
-    } else {
-        own.chain(foreign).collect()
+/// Returns the numbers of the calls that are counted, with those of x32 programs.
+fn counted(isa: Isa) -> Vec<u32> {
+    let own = || TimeCall::numbers(isa).map(|(number, _)| number);
+    match isa == Isa::HOST && arch::FOREIGN_BIT != 0 {
+        true => own().chain(own().map(|number| number | arch::FOREIGN_BIT)).collect(),
+        false => own().collect(),
     }
 }
 
@@ -293,19 +294,13 @@ mod tests {
     #[test]
     fn exactly_the_calls_that_are_counted_stop_a_program() {
         let filter = filter();
-        let abis = [
-            (arch::AUDIT, with_foreign(arch::NATIVE)),
-            (
-                arch::COMPAT_AUDIT,
-                arch::COMPAT.iter().map(|(number, _)| *number).collect(),
-            ),
-        ];
-        for (audit, numbers) in abis {
+        for isa in [Isa::HOST, arch::COMPAT] {
+            let (audit, numbers) = (isa.audit_arch(), counted(isa));
             for number in (0..500).chain([0x4000_00e4, 0x4000_0000]) {
                 let stops = verdict(&filter, audit, number) == libc::SECCOMP_RET_TRACE;
                 assert_eq!(stops, numbers.contains(&number), "{audit:x} {number}");
             }
         }
-        assert_eq!(verdict(&filter, 1, arch::NATIVE[0].0), libc::SECCOMP_RET_ALLOW);
+        assert_eq!(verdict(&filter, 1, counted(Isa::HOST)[0]), libc::SECCOMP_RET_ALLOW);
     }
 }

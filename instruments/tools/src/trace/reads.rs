@@ -1,10 +1,11 @@
 //! Clock reads in user space, which no system call shows: samples of a process's CPU time.
 
 use crate::trace::arch;
-use crate::trace::call::{CallAbi, CallSample, CallSite, TimeCall};
+use crate::trace::call::{CallAbi, CallSample, CallSite};
 use crate::trace::clock_ids::{ClockIds, GeneralRegisters};
 use crate::trace::process::Processes;
 use crate::trace::symbols::{self, Frame, Symbols};
+use fastpath_code::TimeCall;
 use fastpath_measure::Clock;
 use fastpath_os::Stat;
 use object::{Object, ObjectSymbol};

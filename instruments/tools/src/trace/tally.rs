@@ -1,10 +1,11 @@
 //! Adds up the calls and makes the rows of the report.
 
-use crate::trace::call::{CallAbi, CallSample, CallSite, TimeCall};
+use crate::trace::call::{CallAbi, CallSample, CallSite};
 use crate::trace::process::Processes;
 use crate::trace::report::{Caller, TraceRow};
 use crate::trace::symbols::{Frame, Symbols};
 use crate::trace::why::{Judge, Why};
+use fastpath_code::TimeCall;
 use fastpath_measure::Probe;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

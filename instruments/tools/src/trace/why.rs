@@ -1,9 +1,10 @@
 //! Reasons why a call entered the kernel.
 
 use crate::program::Program;
-use crate::trace::call::{CallAbi, CallSite, TimeCall};
+use crate::trace::call::{CallAbi, CallSite};
 use crate::trace::process::{self, ProgramImage};
 use crate::trace::symbols::{self, Frame};
+use fastpath_code::TimeCall;
 use fastpath_measure::{Clock, ClockKind, Path, Probe};
 use serde::{Serialize, Serializer};
 use std::collections::HashMap;

@@ -1,6 +1,6 @@
 //! The effect of a policy on the processes that exist now, shown to a user before it is put in force.
 
-use fastpath_protocol::Status;
+use fastpath_protocol::DaemonStatus;
 
 use super::{Action, Clocks, Decision, Policy, ProcessFacts, is_ours};
 use crate::peer::Process;
@@ -33,7 +33,7 @@ pub struct Fit {
 
 impl Policy {
     /// Examines all processes, for a daemon with this status. Changes nothing.
-    pub fn preview(&self, daemon: Option<&Status>) -> Preview {
+    pub fn preview(&self, daemon: Option<&DaemonStatus>) -> Preview {
         let mut preview = Preview {
             leaves_filtered: daemon.and_then(|daemon| daemon.leaves_filtered.clone()),
             unrecordable: self.unrecordable(),

@@ -220,7 +220,7 @@ mod tests {
     use super::super::{Action, Decision};
     use super::*;
     use crate::Service;
-    use crate::record::By;
+    use crate::record::Requester;
 
     fn task(pid: i32, account: Account) -> Task {
         let decision = Decision {
@@ -233,7 +233,7 @@ mod tests {
             account,
             decision,
             asked_for: None,
-            by: By::this_process(),
+            by: Requester::this_process(),
             tries: 1,
         }
     }

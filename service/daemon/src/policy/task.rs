@@ -1,10 +1,10 @@
-//! A process that is attached, and what became of it.
+//! A process to attach, and the result.
 
 use std::process::Child;
 
 use super::Decision;
 use crate::account::Account;
-use crate::record::{By, Record, Target, What};
+use crate::record::{Record, Requester, Target, What};
 use crate::record_limit;
 
 /// Number of times that a process is tried which may be attached later: for a minute.
@@ -22,7 +22,7 @@ pub(super) struct Task {
     /// Start time of the process ([`fastpath_os::Stat`]) if root asked for it; `None` if a rule selects it.
     pub asked_for: Option<u64>,
     /// Process that asked for it: this one, for a rule.
-    pub by: By,
+    pub by: Requester,
     /// Number of tries so far.
     pub tries: u32,
 }

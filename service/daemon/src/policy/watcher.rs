@@ -21,7 +21,7 @@ use super::{Action, Clocks, Decision, Policy, ProcessFacts, is_ours};
 use crate::account::Account;
 use crate::log::{Priority, say};
 use crate::peer::Process;
-use crate::record::By;
+use crate::record::Requester;
 use crate::{DaemonOptions, Service};
 
 /// The policy in force, shared by all its users.
@@ -93,7 +93,7 @@ impl Watcher {
         process: Process,
         account: Account,
         clocks: ClockSet,
-        by: By,
+        by: Requester,
     ) -> Result<(), RequestRefusal> {
         let ended = |_| RequestRefusal::new(Code::Process, format!("process {} has ended", process.pid));
         let task = Task {
@@ -312,7 +312,7 @@ fn consider(policy: &Policy, pid: i32, tasks: &Queue) {
             account,
             decision,
             asked_for: None,
-            by: By::this_process(),
+            by: Requester::this_process(),
             tries: 0,
         });
     }

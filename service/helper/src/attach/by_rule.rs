@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use fastpath_daemon::Service;
 use fastpath_daemon::log::{self, Priority, say};
-use fastpath_daemon::record::{By, Record, What};
+use fastpath_daemon::record::{Record, Requester, What};
 use fastpath_inject::Rescued;
 use fastpath_inject::attach::{Refusal, StoppedTooLong, may_attach};
 
@@ -19,7 +19,7 @@ pub struct Order {
     /// Process id.
     pub pid: i32,
     /// Process that asked for it.
-    pub by: By,
+    pub by: Requester,
     /// Rule that selects it.
     pub rule: Option<usize>,
     /// What it gets.
@@ -133,9 +133,9 @@ fn exists(pid: i32) -> bool {
 /// Ends this process, so that the kernel detaches all its tracees.
 fn give_up(stands: &StoppedTooLong) -> ! {
     // The daemon is the parent.
-    let by = By {
+    let by = Requester {
         by_pid: nix::unistd::getppid().as_raw(),
-        ..By::this_process()
+        ..Requester::this_process()
     };
     log::tell_daemon(StoppedTooLong::WORD);
     log::record(record_of_stop(What::Attach, stands, by));

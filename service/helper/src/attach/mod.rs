@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use fastpath_daemon::record::{By, Record, Target, What};
+use fastpath_daemon::record::{Record, Requester, Target, What};
 use fastpath_inject::Cache;
 use fastpath_inject::attach::{self, AttachConfig, Attached, LastResort, Refusal, StoppedTooLong};
 use fastpath_page::Grant;
@@ -39,7 +39,7 @@ pub enum Outcome {
 }
 
 /// Returns the record of a process that was stopped for too long, and still is: it has only what is known.
-pub fn record_of_stop(request: What, why: &StoppedTooLong, by: By) -> Record {
+pub fn record_of_stop(request: What, why: &StoppedTooLong, by: Requester) -> Record {
     let target = Target {
         pid: Some(why.pid),
         ..Target::default()
@@ -49,7 +49,7 @@ pub fn record_of_stop(request: What, why: &StoppedTooLong, by: By) -> Record {
 
 impl Outcome {
     /// Returns the record of it.
-    pub fn record(&self, pid: i32, by: By) -> Record {
+    pub fn record(&self, pid: i32, by: Requester) -> Record {
         let target = Target::read(pid);
         let (word, why) = match self {
             Outcome::Attached(attached) => {

@@ -2,12 +2,12 @@
 
 use fastpath_image::Isa;
 
-use super::{Found, Piece, find_words, word};
+use super::{FoundCalls, Piece, find_words, word};
 
 /// Largest number of instructions to look back, and forward.
 const BEFORE: usize = 32;
 
-pub(super) fn find(piece: &Piece<'_>, address: u64, found: &mut Found) {
+pub(super) fn find(piece: &Piece<'_>, address: u64, found: &mut FoundCalls) {
     find_words(Isa::Aarch64, number_before, piece, address, found);
     let skipped = address.wrapping_neg() as usize % 4;
     for at in (skipped..piece.own.end).step_by(4).filter(|at| piece.own.contains(at)) {
@@ -86,17 +86,17 @@ fn may_write(instruction: u32, register: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{By, Call, sites_of};
+    use super::super::{CallKind, TimeCall, sites_of};
     use super::*;
 
-    fn found(code: &[u32]) -> Vec<(u64, Call, By)> {
+    fn found(code: &[u32]) -> Vec<(u64, TimeCall, CallKind)> {
         let bytes: Vec<u8> = code.iter().flat_map(|word| word.to_le_bytes()).collect();
         sites_of(Isa::Aarch64, &bytes)
     }
 
     #[test]
     fn a_number_is_followed_into_x8() {
-        let site = |at| [(at, Call::ClockGettime, By::SystemCall)];
+        let site = |at| [(at, TimeCall::ClockGettime, CallKind::SystemCall)];
         assert_eq!(found(&[0xd280_0e28, 0xd400_0001]), site(4)); // mov x8, #113
         assert_eq!(found(&[0x5280_0e28, 0xaa01_03e0, 0xd400_0001]), site(8)); // mov w8, #113; mov x0, x1
         assert_eq!(found(&[0xd280_0e22, 0xaa02_03e8, 0xd400_0001]), site(8)); // mov x2, #113; mov x8, x2

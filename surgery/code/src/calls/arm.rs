@@ -2,12 +2,12 @@
 
 use fastpath_image::Isa;
 
-use super::{Found, Piece, find_words, word};
+use super::{FoundCalls, Piece, find_words, word};
 
 /// Largest number of instructions to look back.
 const BEFORE: usize = 32;
 
-pub(super) fn find(piece: &Piece<'_>, address: u64, found: &mut Found) {
+pub(super) fn find(piece: &Piece<'_>, address: u64, found: &mut FoundCalls) {
     find_words(Isa::Arm, number_before, piece, address, found);
 }
 
@@ -95,32 +95,32 @@ fn may_write(instruction: u32, register: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Call, calls_of};
+    use super::super::{TimeCall, calls_of};
     use super::*;
 
-    fn found(code: &[u32]) -> Vec<(u64, Call)> {
+    fn found(code: &[u32]) -> Vec<(u64, TimeCall)> {
         calls_of(Isa::Arm, code.iter().map(|word| word.to_le_bytes()))
     }
 
     #[test]
     fn a_number_is_followed_into_r7() {
-        assert_eq!(found(&[0xe300_7107, 0xef00_0000]), [(4, Call::ClockGettime)]); // movw r7, #263
+        assert_eq!(found(&[0xe300_7107, 0xef00_0000]), [(4, TimeCall::ClockGettime)]); // movw r7, #263
         assert_eq!(
             found(&[0xe3a0_704e, 0xe1a0_0001, 0xef00_0000]),
-            [(8, Call::Gettimeofday)]
+            [(8, TimeCall::Gettimeofday)]
         ); // mov r7, #78
         assert_eq!(
             found(&[0xe3a0_7c01, 0xe287_7007, 0xef00_0000]),
-            [(8, Call::ClockGettime)]
+            [(8, TimeCall::ClockGettime)]
         ); // mov #256; add #7
         // ldr r7, [pc, #4]; svc; bx lr; nop; .word 403
         assert_eq!(
             found(&[0xe59f_7004, 0xef00_0000, 0xe12f_ff1e, 403]),
-            [(4, Call::ClockGettime64)]
+            [(4, TimeCall::ClockGettime64)]
         );
         assert_eq!(
             found(&[0xe300_3107, 0xe1a0_7003, 0xef00_0000]),
-            [(8, Call::ClockGettime)]
+            [(8, TimeCall::ClockGettime)]
         ); // movw r3; mov r7, r3
     }
 

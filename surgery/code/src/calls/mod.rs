@@ -13,41 +13,75 @@ use memchr::memmem;
 use crate::bytes::{self, Bytes, Piece};
 use crate::elf::Part;
 
-/// The call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+/// A system call by which a program reads a clock, or asks for a clock's resolution or for its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Call {
-    #[serde(rename = "clock_gettime")]
+#[serde(rename_all = "snake_case")]
+pub enum TimeCall {
     ClockGettime,
-    #[serde(rename = "clock_gettime64")]
+    /// 32-bit ISAs have separate calls with 64-bit time.
     ClockGettime64,
-    #[serde(rename = "gettimeofday")]
     Gettimeofday,
     Time,
     /// No finding: programs ask for a clock's resolution seldom. `audit --rescue` lists it.
-    #[serde(rename = "clock_getres")]
     ClockGetres,
+    ClockGetresTime64,
     /// No finding: it reads no clock. `audit --rescue` lists it.
     Getcpu,
 }
 
-impl Call {
+impl TimeCall {
+    /// All of them, in the order of their values.
+    pub const ALL: [TimeCall; 7] = [
+        TimeCall::ClockGettime,
+        TimeCall::ClockGettime64,
+        TimeCall::Gettimeofday,
+        TimeCall::Time,
+        TimeCall::ClockGetres,
+        TimeCall::ClockGetresTime64,
+        TimeCall::Getcpu,
+    ];
+
     /// Returns the name as in the manual.
     pub fn name(self) -> &'static str {
         match self {
-            Call::ClockGettime => "clock_gettime",
-            Call::ClockGettime64 => "clock_gettime64",
-            Call::Gettimeofday => "gettimeofday",
-            Call::Time => "time",
-            Call::ClockGetres => "clock_getres",
-            Call::Getcpu => "getcpu",
+            TimeCall::ClockGettime => "clock_gettime",
+            TimeCall::ClockGettime64 => "clock_gettime64",
+            TimeCall::Gettimeofday => "gettimeofday",
+            TimeCall::Time => "time",
+            TimeCall::ClockGetres => "clock_getres",
+            TimeCall::ClockGetresTime64 => "clock_getres_time64",
+            TimeCall::Getcpu => "getcpu",
         }
     }
 
     /// Returns whether it reads a clock.
     pub fn reads_a_clock(self) -> bool {
-        !matches!(self, Call::ClockGetres | Call::Getcpu)
+        !matches!(
+            self,
+            TimeCall::ClockGetres | TimeCall::ClockGetresTime64 | TimeCall::Getcpu
+        )
+    }
+
+    /// Returns whether its first argument is a clock.
+    pub fn takes_a_clock(self) -> bool {
+        !matches!(self, TimeCall::Gettimeofday | TimeCall::Time | TimeCall::Getcpu)
+    }
+
+    /// Returns the calls that an ISA has, with their numbers.
+    pub fn numbers(isa: Isa) -> impl Iterator<Item = (u32, TimeCall)> {
+        let calls = &isa.facts().calls;
+        let number = |call: TimeCall| match call {
+            TimeCall::ClockGettime => Some(calls.clock_gettime),
+            TimeCall::ClockGettime64 => calls.clock_gettime64,
+            TimeCall::Gettimeofday => Some(calls.gettimeofday),
+            TimeCall::Time => calls.time,
+            TimeCall::ClockGetres => Some(calls.clock_getres),
+            TimeCall::ClockGetresTime64 => calls.clock_getres_time64,
+            TimeCall::Getcpu => Some(calls.getcpu),
+        };
+        let all = TimeCall::ALL.into_iter();
+        all.filter_map(move |call| number(call).map(|number| (number, call)))
     }
 }
 
@@ -55,7 +89,7 @@ impl Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
-pub enum By {
+pub enum CallKind {
     /// `syscall`, `sysenter`, `int $0x80`, i386's call through the thread's block, `svc #0`, `ecall`.
     SystemCall,
     /// A call of an address in the vsyscall page.
@@ -65,25 +99,16 @@ pub enum By {
 /// One place in the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Site {
+pub struct CodeSite {
     /// Its address as the file states it, before relocation.
     pub address: u64,
-    pub call: Call,
-    pub by: By,
+    pub call: TimeCall,
+    pub by: CallKind,
 }
 
 /// Returns the call of this number. An i386 program's number is also that of `int $0x80` in an x86-64 program.
-fn call_of(isa: Isa, number: u64) -> Option<Call> {
-    let calls = &isa.facts().calls;
-    let all = [
-        (Some(calls.clock_gettime), Call::ClockGettime),
-        (calls.clock_gettime64, Call::ClockGettime64),
-        (Some(calls.gettimeofday), Call::Gettimeofday),
-        (calls.time, Call::Time),
-        (Some(calls.clock_getres), Call::ClockGetres),
-        (Some(calls.getcpu), Call::Getcpu),
-    ];
-    let found = all.into_iter().find(|(known, _)| known.map(u64::from) == Some(number));
+fn call_of(isa: Isa, number: u64) -> Option<TimeCall> {
+    let found = TimeCall::numbers(isa).find(|(known, _)| u64::from(*known) == number);
     found.map(|(_, call)| call)
 }
 
@@ -107,15 +132,15 @@ const MOST_CANDIDATES: usize = 200_000;
 
 /// The calls in a file.
 #[derive(Default)]
-pub struct Found {
-    pub sites: Vec<Site>,
+pub struct FoundCalls {
+    pub sites: Vec<CodeSite>,
     /// The places that read the counter. None are looked for on Arm, whose programs may not read it in most kernels.
     pub counter_reads: Vec<CounterRead>,
     candidates: usize,
 }
 
-impl Found {
-    fn add(&mut self, site: Site) {
+impl FoundCalls {
+    fn add(&mut self, site: CodeSite) {
         if self.sites.len() < MOST_SITES {
             self.sites.push(site);
         }
@@ -150,7 +175,7 @@ fn find_words(
     number_before: fn(&[u8], usize) -> Option<u64>,
     piece: &Piece<'_>,
     address: u64,
-    found: &mut Found,
+    found: &mut FoundCalls,
 ) {
     for at in memmem::find_iter(piece.bytes, isa.facts().system_call) {
         let here = address.wrapping_add(at as u64);
@@ -159,10 +184,10 @@ fn find_words(
             && found.is_affordable()
             && let Some(call) = number_before(piece.bytes, at).and_then(|number| call_of(isa, number))
         {
-            found.add(Site {
+            found.add(CodeSite {
                 address: here,
                 call,
-                by: By::SystemCall,
+                by: CallKind::SystemCall,
             });
         }
     }
@@ -186,7 +211,7 @@ fn majority<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Option<T> {
 ///
 /// # Errors
 /// Fails if the file cannot be read.
-pub fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::Result<Found> {
+pub fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::Result<FoundCalls> {
     // Surroundings of a piece: enough for the straight lines that are followed and, on Arm, for constants and the
     // helper behind the code.
     let around = match isa {
@@ -194,7 +219,7 @@ pub fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::R
         Isa::Aarch64 => (256, 0),
         Isa::Arm => (4 << 20, 4 << 20),
     };
-    let mut found = Found::default();
+    let mut found = FoundCalls::default();
     for part in code {
         let before = found.counter_reads.len();
         bytes::in_pieces(bytes, part.offset, part.size, around, |piece| {
@@ -230,7 +255,7 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
 
 /// Searches a test's code.
 #[cfg(test)]
-fn found_in(isa: Isa, code: &[u8]) -> Found {
+fn found_in(isa: Isa, code: &[u8]) -> FoundCalls {
     let part = Part {
         offset: 0,
         size: code.len() as u64,
@@ -241,7 +266,7 @@ fn found_in(isa: Isa, code: &[u8]) -> Found {
 
 /// Finds the calls in a test's code.
 #[cfg(test)]
-fn sites_of(isa: Isa, code: &[u8]) -> Vec<(u64, Call, By)> {
+fn sites_of(isa: Isa, code: &[u8]) -> Vec<(u64, TimeCall, CallKind)> {
     let sites = found_in(isa, code).sites.into_iter();
     sites.map(|site| (site.address, site.call, site.by)).collect()
 }
@@ -255,7 +280,7 @@ fn counter_reads_of(isa: Isa, code: &[u8]) -> Vec<(u64, bool)> {
 
 /// Finds the calls in words or half words, and asserts that all are system calls.
 #[cfg(test)]
-fn calls_of<const N: usize>(isa: Isa, code: impl Iterator<Item = [u8; N]>) -> Vec<(u64, Call)> {
+fn calls_of<const N: usize>(isa: Isa, code: impl Iterator<Item = [u8; N]>) -> Vec<(u64, TimeCall)> {
     let sites = sites_of(isa, &code.flatten().collect::<Vec<u8>>());
     sites.into_iter().map(|(at, call, _)| (at, call)).collect()
 }

@@ -5,7 +5,7 @@
 use fastpath_image::Isa;
 use memchr::memmem;
 
-use super::{By, Found, Piece, Site, call_of, half, majority, word};
+use super::{CallKind, CodeSite, FoundCalls, Piece, call_of, half, majority, word};
 
 /// Bytes before a system call in which to look for its number.
 const BEFORE: usize = 64;
@@ -14,15 +14,15 @@ const SVC: [u8; 2] = 0xdf00_u16.to_le_bytes();
 /// mov r7, ip; svc #0
 const HELPER: [u8; 4] = [0x67, 0x46, 0x00, 0xdf];
 
-pub(super) fn find(piece: &Piece<'_>, address: u64, found: &mut Found) {
+pub(super) fn find(piece: &Piece<'_>, address: u64, found: &mut FoundCalls) {
     let mut look = |at: usize, register: usize| {
         if found.is_affordable()
             && let Some(call) = number_before(piece.bytes, at, register).and_then(|number| call_of(Isa::Arm, number))
         {
-            found.add(Site {
+            found.add(CodeSite {
                 address: address.wrapping_add(at as u64),
                 call,
-                by: By::SystemCall,
+                by: CallKind::SystemCall,
             });
         }
     };
@@ -193,19 +193,19 @@ fn literal(bytes: &[u8], at: usize, distance: usize) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Call, calls_of};
+    use super::super::{TimeCall, calls_of};
     use super::*;
 
-    fn found(code: &[u16]) -> Vec<(u64, Call)> {
+    fn found(code: &[u16]) -> Vec<(u64, TimeCall)> {
         calls_of(Isa::Arm, code.iter().map(|half| half.to_le_bytes()))
     }
 
     #[test]
     fn a_number_is_followed_into_r7() {
-        assert_eq!(found(&[0xf240, 0x1707, 0xdf00]), [(4, Call::ClockGettime)]); // movw r7, #263
-        assert_eq!(found(&[0x274e, 0x4608, 0xdf00]), [(4, Call::Gettimeofday)]); // movs r7, #78; mov r0, r1
-        assert_eq!(found(&[0x27ff, 0x3708, 0xdf00]), [(4, Call::ClockGettime)]); // movs r7, #255; adds r7, #8
-        assert_eq!(found(&[0x4f00, 0xdf00, 403, 0]), [(2, Call::ClockGettime64)]); // ldr r7, [pc]
+        assert_eq!(found(&[0xf240, 0x1707, 0xdf00]), [(4, TimeCall::ClockGettime)]); // movw r7, #263
+        assert_eq!(found(&[0x274e, 0x4608, 0xdf00]), [(4, TimeCall::Gettimeofday)]); // movs r7, #78; mov r0, r1
+        assert_eq!(found(&[0x27ff, 0x3708, 0xdf00]), [(4, TimeCall::ClockGettime)]); // movs r7, #255; adds r7, #8
+        assert_eq!(found(&[0x4f00, 0xdf00, 403, 0]), [(2, TimeCall::ClockGettime64)]); // ldr r7, [pc]
     }
 
     #[test]
@@ -220,7 +220,7 @@ mod tests {
     fn a_number_is_followed_through_glibcs_helper() {
         // movw ip, #263; bl helper; bx lr; helper: push {r7, lr}; mov r7, ip; svc #0; pop {r7, pc}
         let code = [0xf240, 0x1c07, 0xf000, 0xf801, 0x4770, 0xb580, 0x4667, 0xdf00, 0xbd80];
-        assert_eq!(found(&code), [(4, Call::ClockGettime)]);
+        assert_eq!(found(&code), [(4, TimeCall::ClockGettime)]);
         let another = [0xf240, 0x1c09, 0xf000, 0xf801, 0x4770, 0xb580, 0x4667, 0xdf00, 0xbd80];
         assert_eq!(found(&another), []);
     }

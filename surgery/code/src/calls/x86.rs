@@ -11,7 +11,7 @@ use iced_x86::{
 };
 use memchr::memmem;
 
-use super::{By, Call, Found, Piece, Site, call_of, majority};
+use super::{CallKind, CodeSite, FoundCalls, Piece, TimeCall, call_of, majority};
 
 /// Bytes before a system call in which to look for its number. Compilers put it within about ten.
 const BEFORE: usize = 96;
@@ -31,7 +31,7 @@ fn own_of<'p>(piece: &'p Piece<'_>, needle: &'static [u8]) -> impl Iterator<Item
     memmem::find_iter(piece.bytes, needle).filter(|at| piece.own.contains(at))
 }
 
-pub(super) fn find(isa: Isa, piece: &Piece<'_>, address: u64, found: &mut Found) {
+pub(super) fn find(isa: Isa, piece: &Piece<'_>, address: u64, found: &mut FoundCalls) {
     find_calls(isa, piece, address, found);
     for needle in COUNTER_READS {
         for at in own_of(piece, needle) {
@@ -109,16 +109,16 @@ fn is_scaled(bytes: &[u8], mut at: usize) -> bool {
     false
 }
 
-fn find_calls(isa: Isa, piece: &Piece<'_>, address: u64, found: &mut Found) {
+fn find_calls(isa: Isa, piece: &Piece<'_>, address: u64, found: &mut FoundCalls) {
     let own_of = |needle| own_of(piece, needle);
     let mut look = |at: usize, numbers: Isa| {
         if found.is_affordable()
             && let Some(call) = number_at(isa, piece.bytes, at).and_then(|number| call_of(numbers, number))
         {
-            found.add(Site {
+            found.add(CodeSite {
                 address: address.wrapping_add(at as u64),
                 call,
-                by: By::SystemCall,
+                by: CallKind::SystemCall,
             });
         }
     };
@@ -134,10 +134,10 @@ fn find_calls(isa: Isa, piece: &Piece<'_>, address: u64, found: &mut Found) {
         if let Some(call) = at.checked_sub(2).and_then(|at| vsyscall_at(piece.bytes, at))
             && found.is_affordable()
         {
-            found.add(Site {
+            found.add(CodeSite {
                 address: address.wrapping_add(at as u64 - 2),
                 call,
-                by: By::Vsyscall,
+                by: CallKind::Vsyscall,
             });
         }
     }
@@ -230,10 +230,14 @@ fn is_near_a_number(isa: Isa, value: u64) -> bool {
 }
 
 /// The entries of the vsyscall page, as the second lowest bytes of their addresses.
-const VSYSCALLS: [(u8, Call); 3] = [(0x00, Call::Gettimeofday), (0x04, Call::Time), (0x08, Call::Getcpu)];
+const VSYSCALLS: [(u8, TimeCall); 3] = [
+    (0x00, TimeCall::Gettimeofday),
+    (0x04, TimeCall::Time),
+    (0x08, TimeCall::Getcpu),
+];
 
 /// Returns the vsyscall whose address is the constant at `at`, if it is loaded into a register and then called.
-fn vsyscall_at(bytes: &[u8], at: usize) -> Option<Call> {
+fn vsyscall_at(bytes: &[u8], at: usize) -> Option<TimeCall> {
     let (low, call) = VSYSCALLS.into_iter().find(|(low, _)| bytes[at + 1] == *low)?;
     let target = 0xffff_ffff_ff60_0000 | u64::from(low) << 8;
     // REX.W c7 /0 imm32, or REX.W b8+r imm64.
@@ -415,13 +419,16 @@ mod tests {
     fn a_number_is_followed_into_the_register_of_a_system_call() {
         let found = |code: &[u8]| sites_of(Isa::X86_64, code).first().map(|(_, call, _)| *call);
         for (code, call) in [
-            (&b"\xb8\xe4\0\0\0\x0f\x05\xc3"[..], Call::ClockGettime),
-            (b"\x48\xc7\xc0\xe4\0\0\0\x0f\x05", Call::ClockGettime),
-            (b"\x6a\x60\x58\x31\xf6\x0f\x05", Call::Gettimeofday),
-            (b"\x31\xc0\xb0\xc9\x0f\x05", Call::Time),
-            (b"\xbb\xe4\0\0\0\x89\xd8\x0f\x05", Call::ClockGettime),
-            (b"\xb8\xe4\0\0\0\x48\x89\xe6\xbf\x01\0\0\0\x0f\x05", Call::ClockGettime),
-            (b"\xb8\x09\x01\0\0\xcd\x80", Call::ClockGettime),
+            (&b"\xb8\xe4\0\0\0\x0f\x05\xc3"[..], TimeCall::ClockGettime),
+            (b"\x48\xc7\xc0\xe4\0\0\0\x0f\x05", TimeCall::ClockGettime),
+            (b"\x6a\x60\x58\x31\xf6\x0f\x05", TimeCall::Gettimeofday),
+            (b"\x31\xc0\xb0\xc9\x0f\x05", TimeCall::Time),
+            (b"\xbb\xe4\0\0\0\x89\xd8\x0f\x05", TimeCall::ClockGettime),
+            (
+                b"\xb8\xe4\0\0\0\x48\x89\xe6\xbf\x01\0\0\0\x0f\x05",
+                TimeCall::ClockGettime,
+            ),
+            (b"\xb8\x09\x01\0\0\xcd\x80", TimeCall::ClockGettime),
         ] {
             assert_eq!(found(code), Some(call), "{code:02x?}");
         }
@@ -470,7 +477,10 @@ mod tests {
     fn i386_has_three_ways() {
         for way in [&b"\xcd\x80"[..], b"\x0f\x34", THROUGH_THREAD_BLOCK] {
             let code = [b"\xb8\x93\x01\0\0", way].concat();
-            assert_eq!(sites_of(Isa::I386, &code), [(5, Call::ClockGettime64, By::SystemCall)]);
+            assert_eq!(
+                sites_of(Isa::I386, &code),
+                [(5, TimeCall::ClockGettime64, CallKind::SystemCall)]
+            );
         }
     }
 
@@ -480,11 +490,11 @@ mod tests {
         let load = b"\x48\xc7\xc0\x00\x04\x60\xff";
         assert_eq!(
             found(&[load, &b"\x31\xff\xff\xd0"[..]].concat()),
-            Some((Call::Time, By::Vsyscall))
+            Some((TimeCall::Time, CallKind::Vsyscall))
         );
         assert_eq!(
             found(b"\x48\xb8\x00\x00\x60\xff\xff\xff\xff\xff\xff\xd0"),
-            Some((Call::Gettimeofday, By::Vsyscall))
+            Some((TimeCall::Gettimeofday, CallKind::Vsyscall))
         );
         // Only compared, as in tools that look for the page.
         assert_eq!(found(&[load, &b"\x48\x39\xc7\xc3"[..]].concat()), None);

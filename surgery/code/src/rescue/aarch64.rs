@@ -1,7 +1,7 @@
 //! AArch64: every instruction has the size of a jump, so the jump replaces the `svc` alone, and no other code can jump
 //! between the replaced bytes. A thunk compares the number, because code with another one may jump to the `svc` too.
 
-use crate::rescue::change::{Change, Place, Routine, Thunk};
+use crate::rescue::change::{Change, Routine, Thunk, ThunkPlace};
 use crate::rescue::file::File;
 use crate::rescue::window::{Jump, Reason, Window, WindowKind};
 
@@ -66,7 +66,7 @@ pub(crate) fn find(file: &File<'_>, address: u64) -> Result<Window, Reason> {
 ///
 /// A system call changes x0 alone. x16 and x17, which the thunk needs, are saved on the stack: AArch64 has no red zone
 /// below the stack pointer. A routine gets the address to continue at in x16, and leaves x17 as it likes.
-pub(crate) fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
+pub(crate) fn thunk(place: ThunkPlace<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
     let behind = place.address + WORD as u64;
     let mut code = Code {
         at: place.at,
@@ -117,7 +117,7 @@ pub(crate) fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>
 ///
 /// The entry gets the address to continue at in x16. The call that it does not answer is three instructions before:
 /// `ldp`, `svc`, `b`.
-pub(crate) fn to_entry(place: Place<'_>, entry: u64) -> Option<Thunk> {
+pub(crate) fn to_entry(place: ThunkPlace<'_>, entry: u64) -> Option<Thunk> {
     let behind = place.address + WORD as u64;
     let mut code = Code {
         at: place.at,
@@ -156,7 +156,7 @@ impl Code {
     /// Returns the thunk, with these literals behind its code.
     fn finish(
         self,
-        place: Place<'_>,
+        place: ThunkPlace<'_>,
         literals: impl IntoIterator<Item = u64>,
         in_call: Option<(u16, u16)>,
     ) -> Option<Thunk> {
@@ -275,7 +275,7 @@ mod tests {
         let window = window();
         let routines = [("clock_gettime", 0x7000), ("gettimeofday", 0x8000)];
         let routines = routines.map(|(name, address)| Routine::for_call(Isa::Aarch64, name, address).unwrap());
-        let place = |at| Place {
+        let place = |at| ThunkPlace {
             window: &window,
             address: 0x5000_2000,
             at,

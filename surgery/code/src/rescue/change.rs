@@ -61,7 +61,7 @@ impl Routine {
 
 /// A window in a process, and where its thunk goes.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'w> {
+pub(crate) struct ThunkPlace<'w> {
     pub window: &'w Window,
     /// Address of the window in the process.
     pub address: u64,

@@ -16,7 +16,7 @@ mod x86;
 use std::collections::HashSet;
 use std::fmt;
 
-use crate::{By, Call};
+use crate::{CallKind, TimeCall};
 use fastpath_isa::Isa;
 
 pub use window::{Reason, Window};
@@ -29,18 +29,18 @@ const MOST_SITES: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Calls {
     /// Its code sets this call's number.
-    One(Call),
+    One(TimeCall),
     /// The number is an argument, as in libc's `syscall()`: the thunk compares it.
     Any,
 }
 
 /// One system call instruction, or one load of an address in the vsyscall page.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Site {
+pub struct RescueSite {
     /// Address of the instruction as the file states it, before relocation.
     pub address: u64,
     pub calls: Calls,
-    pub by: By,
+    pub by: CallKind,
     /// The bytes to replace, or the reason why the site is left alone.
     pub window: Result<Window, Reason>,
 }
@@ -49,7 +49,7 @@ pub struct Site {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Analysis {
     /// Sites, lowest address first.
-    pub sites: Vec<Site>,
+    pub sites: Vec<RescueSite>,
     /// Lowest address that the file states for its segments, at the start of its page: a file that is mapped elsewhere is
     /// moved by the difference.
     pub lowest: u64,
@@ -106,7 +106,7 @@ impl<'a, 'f> Code<'a, 'f> {
         x86::window::number(self.file, self.flow.as_ref()?, address)
     }
 
-    fn window(&self, address: u64, by: By, keeps_first: bool) -> Result<Window, Reason> {
+    fn window(&self, address: u64, by: CallKind, keeps_first: bool) -> Result<Window, Reason> {
         match &self.flow {
             Some(flow) => x86::window::find(self.file, flow, address, by, keeps_first),
             None => aarch64::find(self.file, address),
@@ -152,7 +152,7 @@ pub fn analyse_all(bytes: &[u8]) -> AllSites {
         address,
         number: number.or_else(|| code.number(address)),
         is_argument: arguments.contains(&address),
-        window: code.window(address, By::SystemCall, false),
+        window: code.window(address, CallKind::SystemCall, false),
     };
     let mut sites: Vec<AnySite> = calls.into_iter().map(site).collect();
     sites.retain(|site| site.window != Err(Reason::NotReached));
@@ -181,17 +181,17 @@ pub fn analyse(bytes: &[u8]) -> Result<Analysis, String> {
 /// The same where [`crate::calls_for_time`] was called before.
 pub fn analyse_found(
     bytes: &[u8],
-    found: impl FnOnce() -> Result<Vec<crate::Site>, String>,
+    found: impl FnOnce() -> Result<Vec<crate::CodeSite>, String>,
 ) -> Result<Analysis, String> {
     let Some(mut file) = file::File::parse(bytes) else {
         return Ok(Analysis::default());
     };
-    let mut wanted: Vec<(u64, Calls, By)> = found()?
+    let mut wanted: Vec<(u64, Calls, CallKind)> = found()?
         .into_iter()
         .map(|site| (site.address, Calls::One(site.call), site.by))
         .collect();
     let arguments = file.code.iter().flat_map(|part| dynamic(file.isa, part));
-    wanted.extend(arguments.map(|address| (address, Calls::Any, By::SystemCall)));
+    wanted.extend(arguments.map(|address| (address, Calls::Any, CallKind::SystemCall)));
     // Stable: a known number is before the same site without.
     wanted.sort_by_key(|(address, ..)| *address);
     wanted.dedup_by_key(|(address, ..)| *address);
@@ -202,7 +202,7 @@ pub fn analyse_found(
         return Ok(Analysis::default());
     }
     if file.add_tables(bytes).is_none() {
-        let left_alone = |(address, calls, by)| Site {
+        let left_alone = |(address, calls, by)| RescueSite {
             address,
             calls,
             by,
@@ -216,12 +216,12 @@ pub fn analyse_found(
     let code = Code::around(&file, wanted.iter().map(|(address, ..)| *address));
     // Go's form for all calls is that of some for one call, too.
     wanted.retain(|(address, calls, _)| *calls != Calls::Any || code.number(*address).is_none());
-    let sites = wanted.into_iter().map(|(address, calls, by)| Site {
+    let sites = wanted.into_iter().map(|(address, calls, by)| RescueSite {
         address,
         calls,
         by,
         window: match (calls, by) {
-            (Calls::One(Call::Time), By::SystemCall) => Err(Reason::KernelsOnly),
+            (Calls::One(TimeCall::Time), CallKind::SystemCall) => Err(Reason::KernelsOnly),
             _ => code.window(address, by, true),
         },
     });

@@ -10,8 +10,8 @@
 
 use fastpath_isa::Isa;
 
-use crate::Call;
-use crate::rescue::change::Place;
+use crate::TimeCall;
+use crate::rescue::change::ThunkPlace;
 pub use crate::rescue::change::{Change, Routine, Thunk};
 use crate::rescue::window::{Jump, Relay, Window};
 use crate::rescue::{Calls, aarch64, x86};
@@ -32,7 +32,7 @@ pub fn thunk(
     let answers = |routine: &&Routine| match calls {
         Calls::One(call) => routine.name == call.name(),
         // The image makes the system call: that is faster only than the vsyscall page.
-        Calls::Any => routine.name != Call::Time.name(),
+        Calls::Any => routine.name != TimeCall::Time.name(),
     };
     let wanted: Vec<Routine> = routines.iter().filter(answers).copied().collect();
     // A window before the call may set the number. One at the call tells by the number whether it is made.
@@ -42,7 +42,7 @@ pub fn thunk(
     if wanted.is_empty() || (otherwise.is_some() && calls != Calls::Any) {
         return None;
     }
-    let place = Place {
+    let place = ThunkPlace {
         window,
         address: bias.wrapping_add(window.address),
         at,
@@ -60,7 +60,7 @@ pub fn thunk(
 /// window loads an address of the vsyscall page, or the thunk is out of
 /// a jump's reach of it. The entry may be anywhere.
 pub fn to_entry(window: &Window, bias: u64, at: u64, entry: u64) -> Option<Thunk> {
-    let place = Place {
+    let place = ThunkPlace {
         window,
         address: bias.wrapping_add(window.address),
         at,
@@ -75,7 +75,7 @@ pub fn to_entry(window: &Window, bias: u64, at: u64, entry: u64) -> Option<Thunk
 /// Returns the thunk at `at` for a window before a `syscall` of x86-64, which executes `code` before each call. Behind
 /// `code` is a jump to the call, and then one behind it. `None` if one is out of a jump's reach of the other.
 pub fn with_code(window: &Window, address: u64, at: u64, code: &[u8], relay: Option<&Relay>) -> Option<Thunk> {
-    let place = Place {
+    let place = ThunkPlace {
         window,
         address,
         at,
@@ -87,7 +87,7 @@ pub fn with_code(window: &Window, address: u64, at: u64, code: &[u8], relay: Opt
 /// Returns the changes by which a window of x86-64 goes to the thunk at `at`, in an order in which threads may execute the
 /// code between any two. `None` if it is out of a jump's reach.
 pub fn changes(window: &Window, address: u64, at: u64, relay: Option<&Relay>) -> Option<Vec<Change>> {
-    x86::builder::changes(Place {
+    x86::builder::changes(ThunkPlace {
         window,
         address,
         at,

@@ -30,23 +30,6 @@ pub enum Call {
     Socketpair,
 }
 
-/// Returns the number of a call in the kernel interface of the host's own programs.
-fn number_on_this_host(call: Call) -> u64 {
-    let number = match call {
-        Call::Close => libc::SYS_close,
-        Call::Execve => libc::SYS_execve,
-        Call::Execveat => libc::SYS_execveat,
-        Call::ExitGroup => libc::SYS_exit_group,
-        Call::MemfdCreate => libc::SYS_memfd_create,
-        Call::Mmap => libc::SYS_mmap,
-        Call::Munmap => libc::SYS_munmap,
-        Call::Prctl => libc::SYS_prctl,
-        Call::Recvmsg => libc::SYS_recvmsg,
-        Call::Socketpair => libc::SYS_socketpair,
-    };
-    number as u64
-}
-
 /// Code that stays in a program: `hook/`, compiled for its ABI.
 #[derive(Debug)]
 pub struct Hook {
@@ -84,10 +67,27 @@ pub trait Abi: Sync {
     fn isa(&self) -> Isa;
 
     /// Returns the size in bytes of a pointer, of a `long`, and of a cell of the initial stack.
-    fn word(&self) -> usize;
+    fn word(&self) -> usize {
+        if self.isa().is_64() { 8 } else { 4 }
+    }
 
     /// Returns the number of a system call.
-    fn number(&self, call: Call) -> u64;
+    fn number(&self, call: Call) -> u64 {
+        let calls = &self.isa().facts().calls;
+        let number = match call {
+            Call::Close => calls.close,
+            Call::Execve => calls.execve,
+            Call::Execveat => calls.execveat,
+            Call::ExitGroup => calls.exit_group,
+            Call::MemfdCreate => calls.memfd_create,
+            Call::Mmap => calls.mmap,
+            Call::Munmap => calls.munmap,
+            Call::Prctl => calls.prctl,
+            Call::Recvmsg => calls.recvmsg,
+            Call::Socketpair => calls.socketpair,
+        };
+        number.into()
+    }
 
     /// Returns how mmap's last argument states an offset in bytes: mmap2, of 32-bit programs, counts in units of 4 KiB,
     /// whatever the size of a page.

@@ -11,7 +11,7 @@ use fastpath_page::Reader;
 
 use super::listing;
 use super::refusal::{Answer, Refusal};
-use super::regions::{Found, find};
+use super::regions::{FoundRegion, find};
 use crate::error::Error;
 use crate::plan::redirection::JournalState;
 use crate::target::maps::{self, Mapping};
@@ -26,7 +26,7 @@ pub struct Target {
     pub vdso: Vec<u8>,
     pub vdso_base: u64,
     /// Region that an earlier attach left: with nothing in force, or with a page that nobody publishes.
-    pub leftover: Option<Found>,
+    pub leftover: Option<FoundRegion>,
 }
 
 /// Refuses every process if /proc shows another PID namespace, and a process that does not exist, has no memory, has

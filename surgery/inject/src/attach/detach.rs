@@ -13,13 +13,13 @@ use super::floor::Floors;
 use super::inside::{interrupted_at, thread_in, until_no_thread_is_in};
 use super::leftovers;
 use super::refusal::{Answer, Refusal, Shared};
-use super::regions::{Found, find};
+use super::regions::{FoundRegion, find};
 use super::session::{self, Pauses, Session};
 use super::sharers;
 use super::threads::AllStopped;
 use super::watchdog::LastResort;
 use crate::abi;
-use crate::plan::redirection::{Journal, JournalState, Purpose, Record};
+use crate::plan::redirection::{Journal, JournalRecord, JournalState, Purpose};
 use crate::plan::region;
 use crate::remote::mapping;
 use crate::target::maps;
@@ -85,7 +85,7 @@ pub(super) fn detach_held(session: &Session<'_>) -> Answer<Detached> {
 /// again for it; and the number of restored places.
 ///
 /// If a thread may return into the middle of the image's code in the vDSO, that code stays, and so does the region.
-fn take_back(session: &Session<'_>, found: &Found) -> Answer<(bool, usize)> {
+fn take_back(session: &Session<'_>, found: &FoundRegion) -> Answer<(bool, usize)> {
     let may_be_cleared = !found.is_before_entry()?;
     let (code, entry) = code_of(found)?;
     let (mut all, sites) = match restore(session, found, |_| true) {
@@ -109,11 +109,11 @@ fn take_back(session: &Session<'_>, found: &Found) -> Answer<(bool, usize)> {
 /// shown. Returns the threads, which are all still stopped, and the number of places.
 fn restore<'s>(
     session: &'s Session<'s>,
-    found: &Found,
-    wanted: impl Fn(&Record) -> bool,
+    found: &FoundRegion,
+    wanted: impl Fn(&JournalRecord) -> bool,
 ) -> Answer<(AllStopped<'s>, usize)> {
     let (mut all, in_force) = AllStopped::stop(session, |all| {
-        let in_force: Vec<(Record, Vec<u8>)> = found
+        let in_force: Vec<(JournalRecord, Vec<u8>)> = found
             .in_force()?
             .into_iter()
             .filter(|(record, _)| wanted(record))
@@ -147,7 +147,7 @@ fn restore<'s>(
 
 /// Returns by how much the times that the stopped threads were shown are ahead of the kernel's clocks, after a short wait:
 /// a publisher that follows a slewed clock is ahead by microseconds for as long as that goes on.
-fn ahead_at_last(session: &Session<'_>, found: &Found) -> Answer<Duration> {
+fn ahead_at_last(session: &Session<'_>, found: &FoundRegion) -> Answer<Duration> {
     /// Longer waits are made while the threads run.
     const LONGEST: Duration = Duration::from_millis(1);
     let Some(floors) = Floors::read(found.pid, found.at + region::PAGE)? else {
@@ -163,7 +163,7 @@ fn ahead_at_last(session: &Session<'_>, found: &Found) -> Answer<Duration> {
 
 /// Returns a thread that is at an instruction of the changed code, or will return there from a signal handler, where the
 /// original has none.
-fn thread_inside(all: &AllStopped<'_>, in_force: &[(Record, Vec<u8>)]) -> Answer<Option<i32>> {
+fn thread_inside(all: &AllStopped<'_>, in_force: &[(JournalRecord, Vec<u8>)]) -> Answer<Option<i32>> {
     let is_inside = |pc: &u64| in_force.iter().any(|(record, _)| record.is_inside(*pc));
     let stays = |pc: u64| is_inside(&pc) && in_image(in_force, pc).is_none();
     if let Some(thread) = all.threads.iter().find(|thread| stays(thread.registers.pc())) {
@@ -184,7 +184,7 @@ fn thread_inside(all: &AllStopped<'_>, in_force: &[(Record, Vec<u8>)]) -> Answer
 }
 
 /// Returns the same instruction in the image, for one of the image's code in the place of a kernel's function.
-fn in_image(in_force: &[(Record, Vec<u8>)], pc: u64) -> Option<u64> {
+fn in_image(in_force: &[(JournalRecord, Vec<u8>)], pc: u64) -> Option<u64> {
     let mut bodies = in_force
         .iter()
         .filter(|(record, _)| record.purpose == Purpose::EntryBody);
@@ -197,7 +197,7 @@ fn in_image(in_force: &[(Record, Vec<u8>)], pc: u64) -> Option<u64> {
 }
 
 /// Returns the region's code, and the address in it that the loader has used.
-fn code_of(found: &Found) -> Answer<(Vec<Range<u64>>, Option<u64>)> {
+fn code_of(found: &FoundRegion) -> Answer<(Vec<Range<u64>>, Option<u64>)> {
     // The loader's copy of AT_ENTRY: it has jumped there.
     let (_, hook) = abi::of_this_build(abi::host::NATIVE)?;
     let entry = hook.entry.map(|entry| found.at + region::HOOK + entry);
@@ -205,7 +205,7 @@ fn code_of(found: &Found) -> Answer<(Vec<Range<u64>>, Option<u64>)> {
 }
 
 /// Moves threads that wait in a system call to where they would be without the thunk.
-fn leave_thunks(all: &mut AllStopped<'_>, found: &Found) -> Answer<()> {
+fn leave_thunks(all: &mut AllStopped<'_>, found: &FoundRegion) -> Answer<()> {
     for thread in &mut all.threads {
         let pc = thread.registers.pc();
         if let Some(place) = found.journal.records.iter().find_map(|record| place_of(record, pc)) {
@@ -216,7 +216,7 @@ fn leave_thunks(all: &mut AllStopped<'_>, found: &Found) -> Answer<()> {
 }
 
 /// Returns where in a library a thread would be whose `pc` is in a thunk, before its system call or after it.
-fn place_of(record: &Record, pc: u64) -> Option<u64> {
+fn place_of(record: &JournalRecord, pc: u64) -> Option<u64> {
     if record.thunk == 0 || matches!(record.purpose, Purpose::EntryBody | Purpose::SlowPath) {
         return None;
     }
@@ -226,7 +226,7 @@ fn place_of(record: &Record, pc: u64) -> Option<u64> {
 }
 
 /// Unmaps a region that no code points to, once no thread is in it.
-pub fn clear(session: &Session<'_>, found: &Found) -> Answer<()> {
+pub fn clear(session: &Session<'_>, found: &FoundRegion) -> Answer<()> {
     if found.is_before_entry()? {
         return Err(Refusal::InTheWay { tid: session.pid() });
     }
@@ -240,7 +240,7 @@ pub fn clear(session: &Session<'_>, found: &Found) -> Answer<()> {
 }
 
 /// Unmaps a region that no code points to, and that no thread is in.
-pub fn unmap_unused(session: &Session<'_>, found: &Found) -> Answer<()> {
+pub fn unmap_unused(session: &Session<'_>, found: &FoundRegion) -> Answer<()> {
     let maps = maps::read(found.pid)?;
     with_calls(session, &maps, |calls| Ok(mapping::unmap(calls, found.at)?))
 }

@@ -12,8 +12,8 @@ use super::listing;
 use super::refusal::Answer;
 use super::session::Session;
 use crate::target::ThreadStatus;
-use crate::target::permissions::{self, answer_other_than_allow, audit_arch};
-use crate::target::seccomp_filter::{Call, Filter, Instruction, MOST_INSTRUCTIONS};
+use crate::target::permissions::{self, answer_other_than_allow};
+use crate::target::seccomp_filter::{Filter, FilteredCall, Instruction, MOST_INSTRUCTIONS};
 use crate::target::tracee::Tracee;
 
 /// Time after which the filters of no further thread are read. One takes some tens of microseconds.
@@ -58,8 +58,8 @@ pub fn remove_answered(known: &Known, isa: Isa, routines: &mut Vec<Routine>) -> 
     };
     let mut reasons: Vec<String> = Vec::new();
     let answer = |name: &str, number: u32| {
-        let arch = audit_arch(isa);
-        answer_other_than_allow(filters, Call { arch, number }, name)
+        let arch = isa.audit_arch();
+        answer_other_than_allow(filters, FilteredCall { arch, number }, name)
     };
     routines.retain(|routine| {
         // What no page answers of it is asked of the kernel by clock_gettime.

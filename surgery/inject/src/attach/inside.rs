@@ -6,7 +6,7 @@ use super::frames::{Frames, Stacks};
 use super::refusal::{Answer, Refusal};
 use super::session::Session;
 use super::threads::{AllStopped, Stopped};
-use crate::plan::redirection::Record;
+use crate::plan::redirection::JournalRecord;
 
 /// Refuses if a thread is in the way.
 pub fn free(thread: Option<i32>) -> Answer<Answer<()>> {
@@ -15,8 +15,8 @@ pub fn free(thread: Option<i32>) -> Answer<Answer<()>> {
 
 /// Returns a thread that will return into the middle of an entry: from a signal handler, or from a function of the
 /// kernel's vDSO that the entry has called.
-pub fn returns_into(all: &AllStopped<'_>, records: &[Record]) -> Answer<Option<i32>> {
-    let is_middle = |pc: &u64, record: &Record| record.range().contains(pc) && record.range().start != *pc;
+pub fn returns_into(all: &AllStopped<'_>, records: &[JournalRecord]) -> Answer<Option<i32>> {
+    let is_middle = |pc: &u64, record: &JournalRecord| record.range().contains(pc) && record.range().start != *pc;
     let is_inside = |pc: &u64| records.iter().any(|record| is_middle(pc, record));
     let returns = |_: &Stopped, frames: &Frames| {
         frames.interrupted.iter().any(is_inside) || frames.returned_to().any(|word| is_inside(&word))

@@ -47,7 +47,7 @@ use threads::{AllStopped, Stopped};
 pub use detach::{Detached, detach};
 pub use execs::end_of;
 pub use refusal::{Answer, Refusal, Shared};
-pub use regions::{Found, find};
+pub use regions::{FoundRegion, find};
 pub use session::Pauses;
 pub use watchdog::{LastResort, StoppedTooLong};
 

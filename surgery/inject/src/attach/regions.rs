@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use super::refusal::{Answer, Refusal};
 use crate::error::Error;
 use crate::plan::mailbox_layout::HookState;
-use crate::plan::redirection::{Journal, JournalState, Place, Purpose, Record};
+use crate::plan::redirection::{Journal, JournalRecord, JournalState, PatchState, Purpose};
 use crate::plan::region;
 use crate::remote::mapping;
 use crate::target::maps::{self, Mapping};
@@ -13,7 +13,7 @@ use crate::target::memory::{Memory, Pagemap};
 
 /// A region in a process.
 #[derive(Debug)]
-pub struct Found {
+pub struct FoundRegion {
     pub pid: i32,
     /// Address of its start.
     pub at: u64,
@@ -21,21 +21,21 @@ pub struct Found {
 }
 
 /// Returns the region of a process with these mappings.
-pub fn find(pid: i32, maps: &[Mapping]) -> Answer<Option<Found>> {
+pub fn find(pid: i32, maps: &[Mapping]) -> Answer<Option<FoundRegion>> {
     let Some((at, journal)) = Journal::find(pid, maps)? else {
         return Ok(None);
     };
     let journal = journal.ok_or_else(|| {
         Error::Unsupported("it was attached by another version of fastpath; detach it by that one".into())
     })?;
-    Ok(Some(Found { pid, at, journal }))
+    Ok(Some(FoundRegion { pid, at, journal }))
 }
 
-impl Found {
+impl FoundRegion {
     /// Returns the records of which any byte is in place now, with the bytes that are there. Refuses if there are bytes
     /// of others in the place of one. A library that the program has closed took its changes with it, and another one may
     /// be mapped there.
-    pub fn in_force(&self) -> Answer<Vec<(&Record, Vec<u8>)>> {
+    pub fn in_force(&self) -> Answer<Vec<(&JournalRecord, Vec<u8>)>> {
         let memory = Memory::open(self.pid)?;
         let pagemap = Pagemap::open(self.pid);
         let mut in_force = Vec::new();
@@ -43,11 +43,11 @@ impl Found {
             let Some(bytes) = self.bytes_at(&memory, record)? else {
                 continue;
             };
-            match record.place(&bytes) {
-                Place::Original => {}
-                Place::Changed => in_force.push((record, bytes)),
-                Place::Foreign if pagemap.is_of_file(record.change.address) => {}
-                Place::Foreign => {
+            match record.patch_state(&bytes) {
+                PatchState::Original => {}
+                PatchState::Changed => in_force.push((record, bytes)),
+                PatchState::Foreign if pagemap.is_of_file(record.change.address) => {}
+                PatchState::Foreign => {
                     return Err(Refusal::ChangedSince {
                         address: record.change.address,
                     });
@@ -58,7 +58,7 @@ impl Found {
     }
 
     /// Returns the bytes in the place of a record; `None` if nothing is mapped there any more, as where a program has moved its vDSO.
-    fn bytes_at(&self, memory: &Memory, record: &Record) -> Answer<Option<Vec<u8>>> {
+    fn bytes_at(&self, memory: &Memory, record: &JournalRecord) -> Answer<Option<Vec<u8>>> {
         match memory.bytes(record.change.address, record.change.original.len()) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(e) => {
@@ -84,7 +84,7 @@ impl Found {
             .filter(|record| record.purpose == Purpose::EntryBody)
         {
             let bytes = self.bytes_at(&memory, record)?;
-            if bytes.is_some_and(|bytes| record.place(&bytes) != Place::Original) {
+            if bytes.is_some_and(|bytes| record.patch_state(&bytes) != PatchState::Original) {
                 return Ok(true);
             }
         }

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::plan::calls::{Calls, ThunkPage, doors};
 use crate::plan::hooked_files::{self, HookedFile};
 use crate::plan::mailbox_layout::HookState;
-use crate::plan::redirection::{self, Change, Journal, JournalState, MOST_RECORDS, Record, RegionPlan};
+use crate::plan::redirection::{self, Change, Journal, JournalRecord, JournalState, MOST_RECORDS, RegionPlan};
 use crate::plan::region;
 use crate::plan::rescued_calls::{self, Rescued, RescuedFile};
 use crate::plan::{Plan, Seen, Withhold};
@@ -216,7 +216,7 @@ fn put_in_force(
     calls: &mut RemoteCalls<'_>,
     region: &Region<'_>,
     code: &CodePages<'_>,
-    stays: &[Record],
+    stays: &[JournalRecord],
     stack: &InitialStack,
 ) -> Result<()> {
     let records = &region.plan.region.journal.records;
@@ -237,7 +237,7 @@ fn put_in_force(
     Ok(())
 }
 
-fn changes_of(records: &[Record]) -> Vec<&Change> {
+fn changes_of(records: &[JournalRecord]) -> Vec<&Change> {
     records.iter().map(|record| &record.change).collect()
 }
 

@@ -6,7 +6,7 @@ use fastpath_code::rescue::thunk::Thunk;
 use crate::abi::Hook;
 use crate::abi::sites::{THUNK_BYTES, expected};
 use crate::plan::hooked_files::HookedFile;
-use crate::plan::redirection::{Change, Moved, Purpose, Record, RegionPlan};
+use crate::plan::redirection::{Change, JournalRecord, Moved, Purpose, RegionPlan};
 use crate::plan::region;
 use crate::target::maps::Mapping;
 use crate::target::memory::{CodePages, PAGE};
@@ -51,7 +51,7 @@ impl ThunkPage {
 pub struct Calls {
     /// Pages of thunks, each within a jump's reach of the file whose calls it serves.
     pub pages: Vec<ThunkPage>,
-    pub records: Vec<Record>,
+    pub records: Vec<JournalRecord>,
     /// Number of records that there may be.
     most: usize,
     /// Instructions that will be overwritten, or that an interrupted call returns to so that it is made again.
@@ -183,13 +183,14 @@ impl Calls {
     pub fn put(&mut self, thunk: Thunk, place: u64, page: &mut ThunkPage, purpose: impl Fn(&Change) -> Purpose) {
         let at = page.next();
         let (in_thunk, in_place) = thunk.in_call.unwrap_or_default();
-        self.records.extend(thunk.changes.into_iter().map(|change| Record {
-            thunk: thunk.in_call.map_or(0, |_| at),
-            in_thunk,
-            in_place,
-            purpose: purpose(&change),
-            change,
-        }));
+        self.records
+            .extend(thunk.changes.into_iter().map(|change| JournalRecord {
+                thunk: thunk.in_call.map_or(0, |_| at),
+                in_thunk,
+                in_place,
+                purpose: purpose(&change),
+                change,
+            }));
         self.moved.extend(thunk.moved.iter().map(|(from, to)| Moved {
             from: place + u64::from(*from),
             to: at + u64::from(*to),

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use fastpath_code::rescue::thunk::{Routine, thunk};
 use fastpath_code::rescue::window::{Jump, Relay, Window, WindowKind};
-use fastpath_code::rescue::{Analysis, Site};
+use fastpath_code::rescue::{Analysis, RescueSite};
 use fastpath_image::Isa;
 
 use crate::abi::Hook;
 use crate::plan::Seen;
 use crate::plan::calls::{Calls, ThunkPage};
-use crate::plan::redirection::{Change, Purpose, Record, RegionPlan};
+use crate::plan::redirection::{Change, JournalRecord, Purpose, RegionPlan};
 use crate::plan::region;
 use crate::target::maps::Mapping;
 use crate::target::memory::{CodePages, Memory};
@@ -90,7 +90,7 @@ pub fn add_file(
 fn add_site(
     code: &CodePages<'_>,
     file: &RescuedFile,
-    site: &Site,
+    site: &RescueSite,
     routines: &[Routine],
     calls: &mut Calls,
     page: &mut ThunkPage,
@@ -150,9 +150,9 @@ fn add_site(
 }
 
 /// Returns the record of the jump by which a window, with this relay, goes to the hook already, and where it goes.
-fn hook_at(window: &Window, address: u64, relay: Option<&Relay>, records: &[Record]) -> Option<(usize, u64)> {
+fn hook_at(window: &Window, address: u64, relay: Option<&Relay>, records: &[JournalRecord]) -> Option<(usize, u64)> {
     let jump_at = relay.map_or(address, |relay| relay.address(address));
-    let is_hooked = |record: &Record| record.change.address == address && record.purpose == Purpose::Hook;
+    let is_hooked = |record: &JournalRecord| record.change.address == address && record.purpose == Purpose::Hook;
     records.iter().find(|record| is_hooked(record))?;
     let index = records.iter().position(|record| record.change.address == jump_at)?;
     // The first byte may be the file's.
@@ -174,7 +174,7 @@ pub fn routines_of(memory: &Memory, isa: Isa, hook: &Hook, region: u64) -> Vec<R
         .collect()
 }
 
-fn overlaps(record: &Record, change: &Change) -> bool {
+fn overlaps(record: &JournalRecord, change: &Change) -> bool {
     let end = |address: u64, bytes: &[u8]| address + bytes.len() as u64;
     let other = record.range();
     other.start < end(change.address, &change.original) && change.address < other.end
@@ -203,7 +203,7 @@ impl RescuedFile {
         })
     }
 
-    fn leave_alone(&self, site: &Site, why: &str) -> NotRescued {
+    fn leave_alone(&self, site: &RescueSite, why: &str) -> NotRescued {
         NotRescued {
             file: self.name.clone(),
             address: site.address,

@@ -1,7 +1,7 @@
 //! Makes the changes of a journal in a process whose threads are all stopped.
 
 use crate::error::Error;
-use crate::plan::redirection::{Change, Record};
+use crate::plan::redirection::{Change, JournalRecord};
 use crate::target::memory::{CodePages, PAGE};
 use crate::target::tracee::Tracee;
 
@@ -28,7 +28,7 @@ pub enum NotApplied {
 }
 
 /// Makes all changes, or none.
-pub fn apply(tracee: &mut Tracee, records: &[Record]) -> Result<(), NotApplied> {
+pub fn apply(tracee: &mut Tracee, records: &[JournalRecord]) -> Result<(), NotApplied> {
     let memory = tracee.memory()?;
     let code = CodePages::new(&memory);
     let changes: Vec<&Change> = records.iter().map(|record| &record.change).collect();

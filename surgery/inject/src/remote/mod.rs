@@ -18,7 +18,10 @@ mod batch;
 mod counter;
 pub mod descriptors;
 pub mod mapping;
+mod policy;
 pub mod tail;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -32,6 +35,7 @@ use crate::target::maps::Mapping;
 use crate::target::tracee::{CallResult, Stop, Tracee, Until};
 use batch::Batch;
 pub use batch::{End, Indirect, RemoteCall};
+pub use policy::Policy;
 use tail::Tail;
 
 /// Size of the scratch memory on the stack, for what remote calls pass by pointer.
@@ -50,52 +54,6 @@ pub fn nap(begun: Instant) {
         std::thread::yield_now();
     } else {
         std::thread::sleep(NAP);
-    }
-}
-
-/// The differences between the uses of the engine. The defaults are for a program that has not run an instruction: it
-/// has no handlers, no restartable sequences and no other threads, and waits for as long as it takes.
-pub trait Policy {
-    /// Timeout for one call, and for the thread's stop after the last one.
-    fn timeout(&self) -> Option<Duration> {
-        None
-    }
-
-    /// Returns the tails that the calls may be made from, as the thread goes on elsewhere after a signal.
-    fn tails(&self) -> &[Tail] {
-        &[]
-    }
-
-    /// Waits until the thread has stopped after [`Tracee::interrupt`].
-    fn wait_for_interrupt(&self, tracee: &Tracee) -> Result<(Registers, Stop)> {
-        tracee.wait_for_interrupt(None)
-    }
-
-    /// Prepares a thread that has just stopped, before its registers change.
-    fn prepare(&self, _tracee: &mut Tracee, _program: &mut Registers) -> Result<()> {
-        Ok(())
-    }
-
-    /// Returns whether the program must run for a while before the next call.
-    fn must_run(&self) -> bool {
-        false
-    }
-
-    /// Lets the program run for a while from `stop`, then requests the thread's next stop.
-    fn run(&self, _tracee: &Tracee, _stop: Stop) -> Result<()> {
-        Ok(())
-    }
-
-    /// Returns an error if `signal` is for the remote call itself, made by the instruction before `after_call`, and not
-    /// for the program.
-    fn refuse_signal(&self, _tracee: &Tracee, _signal: i32, _after_call: u64) -> Result<()> {
-        Ok(())
-    }
-
-    /// Records descriptors that exist in the program for a moment, for a cleanup if this process dies before they are
-    /// closed.
-    fn record(&self, _tracee: &mut Tracee, _scratch: u64, _descriptors: [u64; 2]) -> Result<()> {
-        Ok(())
     }
 }
 
@@ -526,59 +484,4 @@ impl<'t> RemoteCalls<'t> {
 
 fn does_not_go_on() -> Error {
     Error::Unsupported("a thread of it does not go on (its cgroup is frozen, or it has no CPU); try again later".into())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write as _;
-    use std::process::{Command, Stdio};
-
-    use super::*;
-    use crate::target::maps;
-
-    #[test]
-    fn no_call_is_made_in_a_program_that_replaced_the_stopped_one() {
-        /// Between two calls, gives the program the line for which it waits to execute the other one.
-        struct Executes(std::sync::Mutex<Option<std::process::ChildStdin>>);
-        impl Policy for Executes {
-            fn must_run(&self) -> bool {
-                self.0.lock().unwrap().is_some()
-            }
-
-            fn run(&self, tracee: &Tracee, _stop: Stop) -> Result<()> {
-                tracee.set_options(Options::PTRACE_O_TRACEEXEC)?;
-                tracee.resume(Until::Event, 0)?;
-                let mut line = self.0.lock().unwrap().take().unwrap();
-                line.write_all(b"go\n").unwrap();
-                while tracee.event(true)? != Some(Stop::Exec) {
-                    tracee.resume(Until::Event, 0)?;
-                }
-                Err(Error::Gone)
-            }
-        }
-        let mut shell = Command::new("sh");
-        shell
-            .args(["-c", "read line; exec sh -c 'exit 3'"])
-            .stdin(Stdio::piped());
-        let mut shell = shell.spawn().unwrap();
-        let waits = || fastpath_os::syscall(shell.id()).is_some_and(|(call, _)| call == libc::SYS_read);
-        while !waits() {
-            std::thread::sleep(NAP);
-        }
-        let pid = shell.id() as i32;
-        let policy = Executes(std::sync::Mutex::new(shell.stdin.take()));
-        let mut tracee = Tracee::seize(pid, pid, Options::empty()).unwrap();
-        tracee.interrupt().unwrap();
-        let (program, stop) = tracee.wait_for_interrupt::<Error>(None).unwrap();
-        let memory = tracee.memory().unwrap();
-        let tail = Tail::find(memory, pid, &maps::read(pid).unwrap(), false).unwrap();
-        let mut calls = RemoteCalls::begin(&mut tracee, &policy, tail, program, stop).unwrap();
-        let gone = |done: Result<u64>| matches!(done, Err(Error::Gone));
-        assert!(gone(calls.close(u64::MAX).map(|()| 0)));
-        // What a caller cleans up.
-        assert!(gone(calls.munmap(0x1000, 4096).map(|()| 0)));
-        assert!(matches!(calls.finish(), Err(Error::Gone)));
-        tracee.detach(0).unwrap();
-        assert_eq!(shell.wait().unwrap().code(), Some(3));
-    }
 }

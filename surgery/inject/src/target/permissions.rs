@@ -13,7 +13,7 @@ use nix::errno::Errno;
 
 use crate::error::{Error, Result};
 use crate::target;
-use crate::target::seccomp_filter::{Call, Filter, FilterVerdict, Instruction, MOST_INSTRUCTIONS};
+use crate::target::seccomp_filter::{Filter, FilterVerdict, FilteredCall, Instruction, MOST_INSTRUCTIONS};
 use crate::target::tracee::Tracee;
 
 /// The calls of an injection (`surgery`, with those that make a batch end), and of the hook (`hook/hook.c`). The hook
@@ -38,15 +38,6 @@ const MOST_FILTERS: usize = 256;
 /// Most results that are kept: the services and containers of a host have a few different filters.
 const MOST_KEPT: usize = 16;
 
-/// Returns the number of an architecture (AUDIT_ARCH_* of include/uapi/linux/audit.h).
-pub fn audit_arch(isa: Isa) -> u32 {
-    const IS_64_BIT: u32 = 0x8000_0000;
-    const IS_LITTLE_ENDIAN: u32 = 0x4000_0000;
-    let facts = isa.facts();
-    let width = if facts.is_64 { IS_64_BIT } else { 0 };
-    u32::from(facts.elf_machine) | IS_LITTLE_ENDIAN | width
-}
-
 /// Returns why fastpath must not make its calls in a 64-bit program under these filters; `None`: all of them allow every
 /// one, whatever its arguments are, and wherever it is made.
 pub fn obstacle(filters: &[Filter], isa: Isa) -> Option<String> {
@@ -54,8 +45,8 @@ pub fn obstacle(filters: &[Filter], isa: Isa) -> Option<String> {
         return Some("it has a seccomp filter that tests the address of a call".into());
     }
     OURS.iter().find_map(|(name, number)| {
-        let call = Call {
-            arch: audit_arch(isa),
+        let call = FilteredCall {
+            arch: isa.audit_arch(),
             number: *number as u32,
         };
         answer_other_than_allow(filters, call, name)
@@ -63,7 +54,7 @@ pub fn obstacle(filters: &[Filter], isa: Isa) -> Option<String> {
 }
 
 /// Returns what a filter may answer to a call other than SECCOMP_RET_ALLOW, in words.
-pub fn answer_other_than_allow(filters: &[Filter], call: Call, name: &str) -> Option<String> {
+pub fn answer_other_than_allow(filters: &[Filter], call: FilteredCall, name: &str) -> Option<String> {
     filters.iter().find_map(|filter| match filter.verdict(call) {
         FilterVerdict::Allowed => None,
         FilterVerdict::Not(action) => Some(format!("it has a seccomp filter that may answer {name} by {action}")),
@@ -118,8 +109,8 @@ pub fn may_restart(tracee: &Tracee, isa: Isa) -> bool {
     };
     LAST.with_borrow_mut(|last| {
         if last.0 != filters {
-            let call = Call {
-                arch: audit_arch(isa),
+            let call = FilteredCall {
+                arch: isa.audit_arch(),
                 number: libc::SYS_restart_syscall as u32,
             };
             let is_allowed = answer_other_than_allow(&filters, call, "").is_none();
@@ -153,22 +144,4 @@ pub fn unreadable(errno: Errno) -> String {
         None => format!("{errno} (PTRACE_SECCOMP_GET_FILTER takes a kernel with CONFIG_CHECKPOINT_RESTORE)"),
     };
     format!("it has a seccomp filter, which cannot be read: {why}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn architectures_have_the_kernels_numbers() {
-        let all = [
-            (Isa::X86_64, 0xc000_003e),
-            (Isa::I386, 0x4000_0003),
-            (Isa::Aarch64, 0xc000_00b7),
-            (Isa::Arm, 0x4000_0028),
-        ];
-        for (isa, number) in all {
-            assert_eq!(audit_arch(isa), number, "{isa}");
-        }
-    }
 }

@@ -1,7 +1,8 @@
 //! AArch64.
 
-use super::{Number, RegisterOffsets, StoppedThread, TimeCall::*};
+use super::{RegisterOffsets, StoppedThread};
 use crate::trace::clock_ids::GeneralRegisters;
+use fastpath_image::Isa;
 use fastpath_os::bpf::asm::*;
 use framehop::aarch64::UnwindRegsAarch64;
 pub(crate) use framehop::aarch64::{CacheAarch64 as Cache, UnwinderAarch64 as NativeUnwinder};
@@ -21,25 +22,7 @@ pub(crate) const PSTATE: i16 = 264;
 /// Set in pstate of 32-bit programs.
 pub(crate) const PSR_MODE32_BIT: i32 = 0x10;
 pub(crate) const FOREIGN_BIT: u32 = 0;
-// include/uapi/asm-generic/unistd.h
-pub(crate) const NATIVE: &[Number] = &[
-    (113, ClockGettime),
-    (169, Gettimeofday),
-    (114, ClockGetres),
-    (168, Getcpu),
-];
-// arch/arm64/tools/syscall_32.tbl
-pub(crate) const COMPAT: &[Number] = &[
-    (263, ClockGettime),
-    (403, ClockGettime64),
-    (78, Gettimeofday),
-    (264, ClockGetres),
-    (406, ClockGetresTime64),
-    (345, Getcpu),
-];
-pub(crate) const COMPAT_NAME: &str = "arm";
-pub(crate) const AUDIT: u32 = 0xc000_00b7;
-pub(crate) const COMPAT_AUDIT: u32 = 0x4000_0028;
+pub(crate) const COMPAT: Isa = Isa::Arm;
 
 /// Branches to `native` or `compat` by the registers, which are at an offset in the stack frame, as are 8 bytes of scratch
 /// memory.

@@ -6,12 +6,7 @@ mod isa;
 
 pub(crate) use isa::*;
 
-use crate::trace::call::TimeCall;
-
-/// A system call's number and its function.
-pub(crate) type Number = (u32, TimeCall);
-
-/// Offsets into `struct pt_regs`, and the numbers of both ABIs.
+/// Offsets into `struct pt_regs`.
 pub(crate) struct RegisterOffsets {
     pub size: i16,
     pub ip: i16,

@@ -1,7 +1,8 @@
 //! x86-64.
 
-use super::{Number, RegisterOffsets, StoppedThread, TimeCall::*};
+use super::{RegisterOffsets, StoppedThread};
 use crate::trace::clock_ids::GeneralRegisters;
+use fastpath_image::Isa;
 use fastpath_os::bpf::asm::*;
 use fastpath_os::bpf::helper;
 use framehop::x86_64::UnwindRegsX86_64;
@@ -25,27 +26,7 @@ pub(crate) const CS: i16 = 136;
 pub(crate) const USER32_CS: i32 = 0x23;
 /// Set in the numbers of x32 programs.
 pub(crate) const FOREIGN_BIT: u32 = 0x4000_0000;
-// arch/x86/entry/syscalls/syscall_64.tbl
-pub(crate) const NATIVE: &[Number] = &[
-    (228, ClockGettime),
-    (96, Gettimeofday),
-    (201, Time),
-    (229, ClockGetres),
-    (309, Getcpu),
-];
-// arch/x86/entry/syscalls/syscall_32.tbl
-pub(crate) const COMPAT: &[Number] = &[
-    (265, ClockGettime),
-    (403, ClockGettime64),
-    (78, Gettimeofday),
-    (13, Time),
-    (266, ClockGetres),
-    (406, ClockGetresTime64),
-    (318, Getcpu),
-];
-pub(crate) const COMPAT_NAME: &str = "i386";
-pub(crate) const AUDIT: u32 = 0xc000_003e;
-pub(crate) const COMPAT_AUDIT: u32 = 0x4000_0003;
+pub(crate) const COMPAT: Isa = Isa::I386;
 
 /// Branches to `native` or `compat` by the registers, which are at an offset in the stack frame, as are 8 bytes of scratch
 /// memory. The number alone is not sufficient: one program may use both.

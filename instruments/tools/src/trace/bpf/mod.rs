@@ -2,11 +2,12 @@
 
 mod program;
 
-use crate::trace::call::{CallAbi, CallSample, CallSite, TimeCall};
+use crate::trace::call::{CallAbi, CallSample, CallSite};
 use program::{KEY_SIZE, Parameters, SAMPLE_HEAD, VALUE_SIZE};
 use std::collections::HashMap;
 use std::io;
 
+use fastpath_code::TimeCall;
 use fastpath_image::Isa;
 use fastpath_os::bpf::{AttachedProgram, Map, MapKind, PidNamespace, Ring, attach};
 

@@ -2,11 +2,13 @@
 //!
 //! They depend on no layout of kernel structures but `pt_regs`, which is ABI: no BTF, no tracefs, no compiler.
 
+use fastpath_code::TimeCall;
+use fastpath_image::Isa;
 use fastpath_os::bpf::asm::*;
 use fastpath_os::bpf::{PidNamespace, helper};
 
 use crate::trace::arch;
-use crate::trace::call::{CallAbi, TimeCall};
+use crate::trace::call::CallAbi;
 
 /// Parameters of the programs.
 pub(super) struct Parameters {
@@ -61,10 +63,8 @@ pub(super) fn at_system_call(parameters: &Parameters) -> Vec<Instruction> {
     asm.load(Width::Double, R7, R1, 8);
     asm.mov(R8, R7);
     asm.and(R8, !arch::FOREIGN_BIT as i32);
-    for (number, _) in arch::NATIVE {
-        asm.if_is(R8, *number as i32, "candidate");
-    }
-    for (number, _) in arch::COMPAT {
+    let [native, compat] = [Isa::HOST, arch::COMPAT].map(|isa| TimeCall::numbers(isa).collect::<Vec<_>>());
+    for (number, _) in native.iter().chain(&compat) {
         asm.if_is(R8, *number as i32, "candidate");
     }
     asm.exit();
@@ -82,7 +82,7 @@ pub(super) fn at_system_call(parameters: &Parameters) -> Vec<Instruction> {
         &mut asm,
         "native",
         R8,
-        arch::NATIVE,
+        &native,
         CallAbi::Native,
         arch::REGISTERS.argument,
     );
@@ -90,7 +90,7 @@ pub(super) fn at_system_call(parameters: &Parameters) -> Vec<Instruction> {
         &mut asm,
         "compat",
         R7,
-        arch::COMPAT,
+        &compat,
         CallAbi::Compat,
         arch::REGISTERS.compat_argument,
     );
@@ -138,7 +138,14 @@ fn return_from_vsyscall(asm: &mut Assembler) {
 
 /// At `label`, writes the function, the ABI and the clock to the key and branches to `count`, or to `done` if the
 /// number is none of these.
-fn numbers(asm: &mut Assembler, label: &str, number: Register, numbers: &[arch::Number], abi: CallAbi, argument: i16) {
+fn numbers(
+    asm: &mut Assembler,
+    label: &str,
+    number: Register,
+    numbers: &[(u32, TimeCall)],
+    abi: CallAbi,
+    argument: i16,
+) {
     asm.label(label);
     asm.store_value(Width::Word, FP, KEY_ABI, abi as i32);
     for (number_of, function) in numbers {

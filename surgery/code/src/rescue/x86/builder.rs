@@ -5,16 +5,16 @@ use iced_x86::{Decoder, DecoderOptions, Instruction};
 use super::copy::{copied, encoded};
 use super::window::JUMP_BYTES;
 use super::{BITS, inside};
-use crate::rescue::change::{Change, Place, Thunk};
+use crate::rescue::change::{Change, Thunk, ThunkPlace};
 use crate::rescue::window::Jump;
 
 pub(crate) struct Builder<'w> {
-    pub place: Place<'w>,
+    pub place: ThunkPlace<'w>,
     pub code: Vec<u8>,
 }
 
 impl<'w> Builder<'w> {
-    pub(crate) fn new(place: Place<'w>) -> Builder<'w> {
+    pub(crate) fn new(place: ThunkPlace<'w>) -> Builder<'w> {
         Builder {
             place,
             code: Vec::new(),
@@ -88,7 +88,7 @@ impl<'w> Builder<'w> {
 }
 
 /// Returns the changes of a window with which it goes to `place.at`.
-pub(crate) fn changes(place: Place<'_>) -> Option<Vec<Change>> {
+pub(crate) fn changes(place: ThunkPlace<'_>) -> Option<Vec<Change>> {
     let jump = |from: u64| Builder::new(place).jump(from, place.at);
     let (at, bytes) = (place.address, &place.window.bytes);
     let first = *bytes.first()?;

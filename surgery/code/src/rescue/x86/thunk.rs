@@ -5,11 +5,11 @@
 //! rcx. A thunk uses no stack.
 
 use super::builder::Builder;
-use crate::rescue::change::{Change, Place, Routine, Thunk};
+use crate::rescue::change::{Change, Routine, Thunk, ThunkPlace};
 use crate::rescue::window::{Jump, WindowKind};
 
 /// Returns the thunk for a window: see [`crate::rescue::change::thunk`].
-pub(crate) fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
+pub(crate) fn thunk(place: ThunkPlace<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
     let builder = Builder::new(place);
     match builder.place.window.kind {
         WindowKind::Before => builder.before(wanted, otherwise),
@@ -20,7 +20,7 @@ pub(crate) fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>
 }
 
 /// Returns the thunk for a window: see [`crate::rescue::change::to_entry`].
-pub(crate) fn to_entry(place: Place<'_>, entry: u64) -> Option<Thunk> {
+pub(crate) fn to_entry(place: ThunkPlace<'_>, entry: u64) -> Option<Thunk> {
     let builder = Builder::new(place);
     match builder.place.window.kind {
         WindowKind::Before => builder.before_to_entry(entry),
@@ -30,7 +30,7 @@ pub(crate) fn to_entry(place: Place<'_>, entry: u64) -> Option<Thunk> {
 }
 
 /// Returns the thunk for a window before a call: see [`crate::rescue::change::with_code`].
-pub(crate) fn with_code(place: Place<'_>, code: &[u8]) -> Option<Thunk> {
+pub(crate) fn with_code(place: ThunkPlace<'_>, code: &[u8]) -> Option<Thunk> {
     let mut builder = Builder::new(place);
     let moved = builder.copy(0)?;
     builder.code.extend(code);

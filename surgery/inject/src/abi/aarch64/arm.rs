@@ -3,7 +3,7 @@
 use fastpath_image::Isa;
 
 use super::Registers;
-use crate::abi::{Abi, Call, Hook};
+use crate::abi::{Abi, Hook};
 
 /// The procedure call standard for the Arm architecture, as the EABI of Linux has it. Remote calls are made in T32 state, whose
 /// instructions need no alignment but to two bytes, as a program's entry point in that state may have.
@@ -28,26 +28,6 @@ static HOOK: Hook = Hook {
 impl Abi for Arm {
     fn isa(&self) -> Isa {
         Isa::Arm
-    }
-
-    fn word(&self) -> usize {
-        4
-    }
-
-    /// arch/arm/tools/syscall.tbl. mmap is mmap2.
-    fn number(&self, call: Call) -> u64 {
-        match call {
-            Call::Close => 6,
-            Call::Execve => 11,
-            Call::Execveat => 387,
-            Call::ExitGroup => 248,
-            Call::MemfdCreate => 385,
-            Call::Mmap => 192,
-            Call::Munmap => 91,
-            Call::Prctl => 172,
-            Call::Recvmsg => 297,
-            Call::Socketpair => 288,
-        }
     }
 
     fn system_call(&self) -> &'static [u8] {

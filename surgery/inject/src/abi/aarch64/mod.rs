@@ -9,7 +9,7 @@ pub use registers::{Registers, WAITS_ON_FUTEX};
 
 use fastpath_image::Isa;
 
-use super::{Abi, Call, Hook};
+use super::{Abi, Hook};
 
 /// Bytes of every instruction.
 const INSTRUCTION: usize = 4;
@@ -49,14 +49,6 @@ static HOOK: Option<Hook> = include!(concat!(env!("OUT_DIR"), "/hook_aarch64.rs"
 impl Abi for Aarch64 {
     fn isa(&self) -> Isa {
         Isa::Aarch64
-    }
-
-    fn word(&self) -> usize {
-        8
-    }
-
-    fn number(&self, call: Call) -> u64 {
-        super::number_on_this_host(call)
     }
 
     fn system_call(&self) -> &'static [u8] {

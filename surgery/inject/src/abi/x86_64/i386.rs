@@ -3,7 +3,7 @@
 use fastpath_image::Isa;
 
 use super::Registers;
-use crate::abi::{Abi, Call, Hook};
+use crate::abi::{Abi, Hook};
 
 /// The System V ABI for i386. Remote calls enter the kernel by `int $0x80`: that works from any address and needs
 /// nothing of the process, unlike `sysenter`, which returns into the kernel's own vDSO.
@@ -25,26 +25,6 @@ static HOOK: Option<Hook> = include!(concat!(env!("OUT_DIR"), "/hook_i386.rs"));
 impl Abi for I386 {
     fn isa(&self) -> Isa {
         Isa::I386
-    }
-
-    fn word(&self) -> usize {
-        4
-    }
-
-    /// arch/x86/entry/syscalls/syscall_32.tbl. mmap is mmap2.
-    fn number(&self, call: Call) -> u64 {
-        match call {
-            Call::Close => 6,
-            Call::Execve => 11,
-            Call::Execveat => 358,
-            Call::ExitGroup => 252,
-            Call::MemfdCreate => 356,
-            Call::Mmap => 192,
-            Call::Munmap => 91,
-            Call::Prctl => 172,
-            Call::Recvmsg => 372,
-            Call::Socketpair => 360,
-        }
     }
 
     fn system_call(&self) -> &'static [u8] {

@@ -11,7 +11,7 @@ pub use registers::{Registers, WAITS_ON_FUTEX};
 
 use fastpath_image::Isa;
 
-use super::{Abi, Call, Hook};
+use super::{Abi, Hook};
 
 /// Returns the ABI of the program whose registers these are.
 pub fn for_registers(registers: &Registers) -> &'static dyn Abi {
@@ -74,14 +74,6 @@ const BATCH: [u8; 63] = [
 impl Abi for X86_64 {
     fn isa(&self) -> Isa {
         Isa::X86_64
-    }
-
-    fn word(&self) -> usize {
-        8
-    }
-
-    fn number(&self, call: Call) -> u64 {
-        super::number_on_this_host(call)
     }
 
     fn system_call(&self) -> &'static [u8] {

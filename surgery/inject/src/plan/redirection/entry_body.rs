@@ -14,7 +14,7 @@ use fastpath_image::Image;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory};
 
 use super::call_frames::{self, Frames, keeps_frame};
-use super::{Change, Displaced, EntryPoint, Purpose, Record, x86};
+use super::{Change, Displaced, EntryPoint, JournalRecord, Purpose, x86};
 
 /// A planned body.
 #[derive(Debug, Clone)]
@@ -72,7 +72,7 @@ impl EntryBody {
         clock_gettime: &EntryPoint<'_>,
         all: &[Frames],
         copy_at: u64,
-    ) -> Result<(EntryBody, Displaced, Record), String> {
+    ) -> Result<(EntryBody, Displaced, JournalRecord), String> {
         let (first, second) = super::function_of(image, "gettimeofday")
             .zip(super::function_of(image, "clock_gettime"))
             .ok_or("not both are served")?;
@@ -125,7 +125,7 @@ impl EntryBody {
             kernels: clock_gettime.range(),
             thunk,
         };
-        Ok((body, displaced, Record::new(frames, Purpose::EntryBody)))
+        Ok((body, displaced, JournalRecord::new(frames, Purpose::EntryBody)))
     }
 
     /// Returns the code for the address `at`, with the slow path at `slow_path_at`. The image itself does not use what is

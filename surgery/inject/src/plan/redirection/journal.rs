@@ -50,10 +50,10 @@ pub enum Purpose {
     Rescue = 3,
     /// Another change goes there first.
     Relay = 4,
-    /// The image's code is in the place of a kernel's function, with as many bytes as [`Record::in_thunk`] says; or that
+    /// The image's code is in the place of a kernel's function, with as many bytes as [`JournalRecord::in_thunk`] says; or that
     /// function's call frame information, with none.
     EntryBody = 5,
-    /// The vDSO ends behind the image's slow path, of which [`Record::thunk`] and [`Record::in_thunk`] are address and size.
+    /// The vDSO ends behind the image's slow path, of which [`JournalRecord::thunk`] and [`JournalRecord::in_thunk`] are address and size.
     SlowPath = 6,
 }
 
@@ -73,7 +73,7 @@ impl Purpose {
 
 /// One change, and what it is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct JournalRecord {
     pub change: Change,
     /// Target of the change, for a system call in a library: a thread may wait in the call that is made there. For a
     /// [`Purpose::EntryBody`], the same code in the image. 0: none.
@@ -87,7 +87,7 @@ pub struct Record {
 
 /// What is in the place of a record now. Other tools restore bytes from the file, and put breakpoints there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum PatchState {
     /// The original bytes, but for breakpoints.
     Original,
     /// The change, or a part of it.
@@ -99,10 +99,10 @@ pub enum Place {
 /// `int3`: the breakpoint of another tool.
 const BREAKPOINT: u8 = 0xcc;
 
-impl Record {
+impl JournalRecord {
     /// A change without a thunk.
-    pub(crate) fn new(change: Change, purpose: Purpose) -> Record {
-        Record {
+    pub(crate) fn new(change: Change, purpose: Purpose) -> JournalRecord {
+        JournalRecord {
             change,
             thunk: 0,
             in_thunk: 0,
@@ -117,18 +117,18 @@ impl Record {
     }
 
     /// Returns what `bytes` in the place of the record are.
-    pub fn place(&self, bytes: &[u8]) -> Place {
+    pub fn patch_state(&self, bytes: &[u8]) -> PatchState {
         let each = || {
             bytes
                 .iter()
                 .zip(self.change.original.iter().zip(&self.change.replacement))
         };
         if each().any(|(now, (original, changed))| ![*original, *changed, BREAKPOINT].contains(now)) {
-            Place::Foreign
+            PatchState::Foreign
         } else if each().any(|(now, (original, changed))| now != original && now == changed) {
-            Place::Changed
+            PatchState::Changed
         } else {
-            Place::Original
+            PatchState::Original
         }
     }
 
@@ -169,7 +169,7 @@ pub struct Journal {
     /// Clocks that its page was made for, as a [`fastpath_page::ClockSet`] holds them.
     pub clocks: u32,
     /// Changes, in the order in which they were made.
-    pub records: Vec<Record>,
+    pub records: Vec<JournalRecord>,
 }
 
 impl Journal {
@@ -244,7 +244,7 @@ impl Journal {
 
     /// Returns how many more records of system calls there is room for.
     pub fn room(&self) -> usize {
-        let size = |record: &Record| RECORD_HEADER_BYTES + 2 * room_of(record.change.original.len());
+        let size = |record: &JournalRecord| RECORD_HEADER_BYTES + 2 * room_of(record.change.original.len());
         let used = HEADER_BYTES + self.records.iter().map(size).sum::<usize>();
         (region::JOURNAL_ROOM as usize).saturating_sub(used) / RECORD_BYTES
     }
@@ -261,7 +261,7 @@ impl Journal {
         let record = |_| {
             let length = usize::from(u16_at(at + 16)?);
             let (original, room) = (at + RECORD_HEADER_BYTES, room_of(length));
-            let record = Record {
+            let record = JournalRecord {
                 change: Change {
                     address: u64_at(at)?,
                     original: page.get(original..original + length)?.to_vec(),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     fn journal() -> Journal {
-        let record = |address| Record {
+        let record = |address| JournalRecord {
             change: Change {
                 address,
                 original: vec![1, 2, 3, 4, 5],
@@ -358,12 +358,12 @@ mod tests {
     #[test]
     fn a_partly_restored_change_is_completed_around_breakpoints() {
         let record = &journal().records[0];
-        let place = |bytes: [u8; 5]| record.place(&bytes);
-        assert_eq!(place([1, 2, 3, 4, 5]), Place::Original);
-        assert_eq!(place([0xcc, 2, 3, 4, 5]), Place::Original);
-        assert_eq!(place([1, 7, 8, 9, 10]), Place::Changed);
-        assert_eq!(place([0xcc, 7, 3, 4, 5]), Place::Changed);
-        assert_eq!(place([6, 7, 8, 9, 11]), Place::Foreign);
+        let state = |bytes: [u8; 5]| record.patch_state(&bytes);
+        assert_eq!(state([1, 2, 3, 4, 5]), PatchState::Original);
+        assert_eq!(state([0xcc, 2, 3, 4, 5]), PatchState::Original);
+        assert_eq!(state([1, 7, 8, 9, 10]), PatchState::Changed);
+        assert_eq!(state([0xcc, 7, 3, 4, 5]), PatchState::Changed);
+        assert_eq!(state([6, 7, 8, 9, 11]), PatchState::Foreign);
         let at = record.change.address;
         assert_eq!(record.restored(&[1, 7, 3, 9, 10]), [(at, vec![1, 2, 3, 4, 5])]);
         assert_eq!(

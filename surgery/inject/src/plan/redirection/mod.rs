@@ -29,7 +29,7 @@ use call_frames::Frames;
 use entry_body::{EntryBody, Source};
 use slow_path::SlowPath;
 
-pub use journal::{Change, Journal, JournalState, MOST_RECORDS, Place, Purpose, Record};
+pub use journal::{Change, Journal, JournalRecord, JournalState, MOST_RECORDS, PatchState, Purpose};
 pub use plan_region::{RegionPlan, region_for};
 
 /// Name of the memory that a region is mapped from. The memory holds the image, the hook, the thunks and the journal,
@@ -56,7 +56,7 @@ pub struct Redirection {
     /// Functions that the image falls back to.
     pub kernel: KernelFunctions,
     /// Changes to the vDSO; each is one write, within one page.
-    pub patches: Vec<Record>,
+    pub patches: Vec<JournalRecord>,
     /// Plain names of the functions that go to the image.
     functions: Vec<&'static str>,
     /// Addresses in the region and the vDSO that patches contain: the patch, and the offset in it of eight bytes.
@@ -322,7 +322,7 @@ impl Redirection {
             original,
             replacement: displaced.jump,
         };
-        self.patches.push(Record::new(change, Purpose::Entry));
+        self.patches.push(JournalRecord::new(change, Purpose::Entry));
     }
 
     /// Returns why the redirection would not be worthwhile; `None` if clock_gettime is redirected.

@@ -9,7 +9,7 @@ use fastpath_image::{Instance, InstanceConfig, Isa, Vdso};
 use fastpath_page::ClockSet;
 
 use super::slow_path::SlowPath;
-use super::{Journal, JournalState, LeftAlone, Moved, Record, Redirection, plan};
+use super::{Journal, JournalRecord, JournalState, LeftAlone, Moved, Redirection, plan};
 use crate::abi::{self, Abi};
 use crate::error::{Error, Result};
 use crate::plan::calls::Calls;
@@ -207,7 +207,7 @@ impl RegionPlan {
     }
 
     /// Puts the slow path into the vDSO, too, in a program that is starting. Returns what is to be written first, and stays.
-    pub fn put_slow_path(&mut self) -> Result<Vec<Record>> {
+    pub fn put_slow_path(&mut self) -> Result<Vec<JournalRecord>> {
         let slow_path = std::mem::take(&mut self.slow_path);
         if let Some(body) = self.journal.records.first_mut().filter(|_| !slow_path.body.is_empty()) {
             body.change.replacement = slow_path.body;

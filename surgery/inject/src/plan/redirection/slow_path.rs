@@ -14,7 +14,7 @@ use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _}
 use super::call_frames::{Frames, Table};
 use super::entry_body::{EntryBody, Source};
 use super::stub::end_of_file;
-use super::{Change, Purpose, Record, x86};
+use super::{Change, JournalRecord, Purpose, x86};
 use crate::plan::region::TAIL_BYTES;
 
 /// A planned slow path; empty if there is none.
@@ -22,9 +22,9 @@ use crate::plan::region::TAIL_BYTES;
 pub(crate) struct SlowPath {
     /// What is written first, and stays: the table, which says that it has the vDSO's functions only; and the image's code, with
     /// another copy of the displaced instructions of the kernel's clock_gettime.
-    pub stays: Vec<Record>,
+    pub stays: Vec<JournalRecord>,
     /// What makes this a part of the vDSO.
-    pub records: Vec<Record>,
+    pub records: Vec<JournalRecord>,
     /// The body's code that goes there.
     pub body: Vec<u8>,
     /// Changes of the image, whose call frame information then describes this code: offsets, and bytes.
@@ -89,14 +89,14 @@ impl SlowPath {
                 original,
                 replacement,
             };
-            Record::new(change, Purpose::EntryBody)
+            JournalRecord::new(change, Purpose::EntryBody)
         };
         let headers = headers(header, segments, (table_at, size), end)?;
         let changed = headers.map(|(at, bytes)| Some(record(at, room(at, bytes.len() as u64)?, bytes)));
         let [Some(segment), Some(described)] = changed else {
             return None;
         };
-        let segment = Record {
+        let segment = JournalRecord {
             thunk: base + code_at,
             in_thunk: code_size as u16,
             purpose: Purpose::SlowPath,

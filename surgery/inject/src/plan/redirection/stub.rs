@@ -8,7 +8,7 @@ use object::LittleEndian as Little;
 use object::elf::{FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 
-use super::{Change, EntryPoint, Purpose, Record, Redirection, aarch64, x86};
+use super::{Change, EntryPoint, JournalRecord, Purpose, Redirection, aarch64, x86};
 use crate::plan::region::TAIL_BYTES;
 
 /// Alignment of a stub.
@@ -20,7 +20,7 @@ fn size(isa: Isa) -> usize {
 }
 
 /// Returns whether a change is a stub, and not the jump of an entry point, which has five bytes at most.
-pub(super) fn is_stub(record: &Record) -> bool {
+pub(super) fn is_stub(record: &JournalRecord) -> bool {
     record.purpose == Purpose::Entry && record.change.original.len() > x86::JUMP_BYTES
 }
 
@@ -83,7 +83,7 @@ impl Redirection {
             original: original.to_vec(),
             replacement: code,
         };
-        self.patches.push(Record::new(change, Purpose::Entry));
+        self.patches.push(JournalRecord::new(change, Purpose::Entry));
         Ok(at)
     }
 }

@@ -46,7 +46,7 @@ fn this_machines_vdso_can_be_redirected_and_only_its_clock_functions_are() {
         purposes(&plan),
         [Purpose::EntryBody, Purpose::EntryBody, Purpose::Entry]
     );
-    for Record { change: patch, .. } in &plan.journal.records {
+    for JournalRecord { change: patch, .. } in &plan.journal.records {
         let at = (patch.address - vdso.base) as usize;
         assert_eq!(vdso.bytes[at..at + patch.original.len()], patch.original);
         assert_eq!(patch.replacement.len(), patch.original.len());
@@ -190,11 +190,11 @@ fn the_images_code_has_call_frames_and_can_be_undone() {
     }
 }
 
-fn original(record: &Record) -> (u64, &[u8]) {
+fn original(record: &JournalRecord) -> (u64, &[u8]) {
     (record.change.address, &record.change.original)
 }
 
-fn after(record: &Record) -> (u64, &[u8]) {
+fn after(record: &JournalRecord) -> (u64, &[u8]) {
     (record.change.address, &record.change.replacement)
 }
 
@@ -398,7 +398,7 @@ fn redirect_this_process(vdso: &Vdso, page: &OwnedFd) -> RegionPlan {
     let memory = std::fs::File::options().write(true).open("/proc/self/mem").unwrap();
     memory.write_all_at(&plan.code, at).unwrap();
     map(at + region::PAGE, 4096, libc::PROT_READ, shared, page.as_raw_fd());
-    for Record { change, .. } in &plan.journal.records {
+    for JournalRecord { change, .. } in &plan.journal.records {
         memory.write_all_at(&change.replacement, change.address).unwrap();
     }
     plan
@@ -529,7 +529,7 @@ fn bytes_that_are_put_back_are_the_kernels_path_again() {
     let status = in_a_child(move || {
         let plan = redirect_this_process(&vdso, &page);
         let memory = std::fs::File::options().write(true).open("/proc/self/mem").unwrap();
-        for Record { change, .. } in &plan.journal.records {
+        for JournalRecord { change, .. } in &plan.journal.records {
             memory.write_all_at(&change.original, change.address).unwrap();
         }
         let again = this_machines();

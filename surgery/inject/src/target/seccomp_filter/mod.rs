@@ -40,7 +40,7 @@ pub struct Filter(Vec<Instruction>);
 
 /// A system call as a filter sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Call {
+pub struct FilteredCall {
     /// AUDIT_ARCH_* of include/uapi/linux/audit.h.
     pub arch: u32,
     /// The call's number there.
@@ -105,7 +105,7 @@ impl Filter {
     }
 
     /// Returns what the filter answers to a call.
-    pub fn verdict(&self, call: Call) -> FilterVerdict {
+    pub fn verdict(&self, call: FilteredCall) -> FilterVerdict {
         let mut pending = vec![Machine::default()];
         let mut seen = HashSet::new();
         let mut steps = 0;
@@ -173,7 +173,7 @@ enum Next {
 impl Machine {
     /// Executes an instruction; returns `None` if its result is an unknown answer, or it is none that filters have
     /// (`seccomp_check_filter` in kernel/seccomp.c).
-    fn step(&mut self, one: Instruction, call: Call) -> Option<Next> {
+    fn step(&mut self, one: Instruction, call: FilteredCall) -> Option<Next> {
         let code = u32::from(one.code);
         let k = one.k;
         self.at += 1;
@@ -193,7 +193,7 @@ impl Machine {
         Some(Next::Here)
     }
 
-    fn load(&self, code: u32, k: u32, call: Call) -> Option<Option<u32>> {
+    fn load(&self, code: u32, k: u32, call: FilteredCall) -> Option<Option<u32>> {
         const SIZE: u32 = libc::BPF_W;
         match code & !7 {
             of if of == SIZE | libc::BPF_ABS => match k {

@@ -55,7 +55,7 @@ fn filter(code: &[(u32, u8, u8, u32)]) -> Filter {
 }
 
 fn verdicts(filter: &Filter) -> [FilterVerdict; 3] {
-    [CLOCK_GETTIME, GETTIMEOFDAY, TIME].map(|number| filter.verdict(Call { arch: X86_64, number }))
+    [CLOCK_GETTIME, GETTIMEOFDAY, TIME].map(|number| filter.verdict(FilteredCall { arch: X86_64, number }))
 }
 
 fn errno(errno: i32) -> FilterVerdict {
@@ -80,14 +80,14 @@ fn the_filters_of_containers_and_of_systemd_allow_clock_calls() {
         assert_eq!(verdicts(filter), [FilterVerdict::Allowed; 3], "{filter:?}");
         assert!(!filter.reads_the_address());
     }
-    let mount = Call {
+    let mount = FilteredCall {
         arch: X86_64,
         number: MOUNT,
     };
     let answers = filters.each_ref().map(|filter| filter.verdict(mount));
     let (allowed, refused) = (FilterVerdict::Allowed, errno(libc::EPERM));
     assert_eq!(answers, [refused, refused, refused, allowed, allowed]);
-    let foreign = Call {
+    let foreign = FilteredCall {
         arch: I386,
         number: MOUNT,
     };
@@ -236,7 +236,7 @@ fn concrete(filter: &Filter, data: &Data) -> u32 {
 
 /// A number that no call has: an allowed call of it returns ENOSYS.
 const NO_CALL: u32 = 4000;
-const CALL: Call = Call {
+const CALL: FilteredCall = FilteredCall {
     arch: X86_64,
     number: NO_CALL,
 };
@@ -357,7 +357,7 @@ fn a_verdict_holds_for_every_call_of_real_filters() {
     let mut runner = TestRunner::deterministic();
     for filter in &filters {
         for number in 0..450 {
-            let call = Call { arch: X86_64, number };
+            let call = FilteredCall { arch: X86_64, number };
             let verdict = filter.verdict(call);
             for mut data in calls().new_tree(&mut runner).unwrap().current() {
                 data[0] = number;

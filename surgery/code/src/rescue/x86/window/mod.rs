@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::By;
+use crate::CallKind;
 use fastpath_isa::Isa;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register};
 use memchr::memmem;
@@ -86,27 +86,33 @@ pub(crate) fn find_by_bytes(code: &[u8], address: u64, call: usize, ends: &[u64]
 
 /// Returns the window of the site at `address`.
 /// `keeps_first`: the first byte of each instruction stays.
-pub(crate) fn find(file: &File<'_>, flow: &Flow, address: u64, by: By, keeps_first: bool) -> Result<Window, Reason> {
+pub(crate) fn find(
+    file: &File<'_>,
+    flow: &Flow,
+    address: u64,
+    by: CallKind,
+    keeps_first: bool,
+) -> Result<Window, Reason> {
     if !flow.is_complete {
         return Err(Reason::TooLarge);
     }
     let begins = |(part, offset): (usize, usize)| match by {
-        By::SystemCall => flow.begins((part, offset)).then_some((part, offset)),
+        CallKind::SystemCall => flow.begins((part, offset)).then_some((part, offset)),
         // The address is that of the constant.
-        By::Vsyscall => Some((part, flow.previous((part, offset))?)),
+        CallKind::Vsyscall => Some((part, flow.previous((part, offset))?)),
     };
     // What code takes the address of is decoded, too, and may be data.
     let is_data = file.data_sections.iter().any(|section| section.contains(&address));
     let place = file.place(address).filter(|_| !is_data);
     let place = place.and_then(begins).ok_or(Reason::NotReached)?;
     let search = Search { file, flow, place };
-    if by == By::SystemCall && !search.is_usual() {
+    if by == CallKind::SystemCall && !search.is_usual() {
         return Err(Reason::OtherCall);
     }
     let window = match by {
-        By::Vsyscall => search.constant()?,
-        By::SystemCall if keeps_first => search.inside()?,
-        By::SystemCall => match search.before() {
+        CallKind::Vsyscall => search.constant()?,
+        CallKind::SystemCall if keeps_first => search.inside()?,
+        CallKind::SystemCall => match search.before() {
             Ok(window) => window,
             // The reason of the first window, which is the usual one, is reported.
             Err(reason) => search.behind().map_err(|_| reason)?,

@@ -43,7 +43,7 @@ fn window_of(
     };
     change(&mut file);
     let site = at + before.len() as u64;
-    find(&file, &Flow::around(&file, [site]), site, By::SystemCall, false)
+    find(&file, &Flow::around(&file, [site]), site, CallKind::SystemCall, false)
 }
 
 fn window(before: &[&[u8]], behind: &[&[u8]]) -> Result<Window, Reason> {
@@ -249,13 +249,26 @@ fn a_load_of_a_vsyscall_is_replaced_in_its_constant() {
         relocated: Vec::new(),
         entry: 0x40_0000,
     };
-    let found = find(&file, &Flow::around(&file, [0x40_0003]), 0x40_0003, By::Vsyscall, true).unwrap();
+    let found = find(
+        &file,
+        &Flow::around(&file, [0x40_0003]),
+        0x40_0003,
+        CallKind::Vsyscall,
+        true,
+    )
+    .unwrap();
     assert_eq!(
         (found.kind, found.address, found.bytes),
         (WindowKind::Vsyscall, 0x40_0003, vec![0, 0, 0x60, 0xff])
     );
     file.is_fixed = false;
-    let refused = find(&file, &Flow::around(&file, [0x40_0003]), 0x40_0003, By::Vsyscall, true);
+    let refused = find(
+        &file,
+        &Flow::around(&file, [0x40_0003]),
+        0x40_0003,
+        CallKind::Vsyscall,
+        true,
+    );
     assert_eq!(refused, Err(Reason::Movable));
 }
 
@@ -307,7 +320,7 @@ fn kept(before: &[&[u8]], behind: &[&[u8]], landing: Option<usize>) -> Result<Wi
         entry: 0x40_0000,
     };
     let site = 0x40_0000 + before.len() as u64;
-    find(&file, &Flow::around(&file, [site]), site, By::SystemCall, true)
+    find(&file, &Flow::around(&file, [site]), site, CallKind::SystemCall, true)
 }
 
 #[test]
