@@ -97,8 +97,8 @@ fn kernel_above_ns(line: &Line, effective_at: u64) -> f64 {
 /// if no page can hold this rate or time.
 ///
 /// A new anchor begins where readers were (`shown`), or later, and is never visibly behind the kernel's clock as it is
-/// known. If it is behind, it steps forward; if it is ahead, it runs slower than the kernel until its own end and meets
-/// the kernel there. It is not read beyond that point, where it would be behind.
+/// known. If it is behind, it steps forward; if it is ahead, it runs slower than the kernel, and has the
+/// kernel's time at its own end. It is not read beyond that point, where it would be behind.
 pub(crate) fn steer(
     shown: Option<Shown>,
     line: &Line,

@@ -105,8 +105,8 @@ impl Warp {
     ) -> Warp {
         let known = |cpu: usize| obstacles.iter().find(|obstacle| obstacle.cpu == cpu);
         let why = |cpu: usize| known(cpu).map_or(TOO_BUSY, |obstacle| &obstacle.why).to_owned();
-        let met: BTreeSet<usize> = pairs.iter().flat_map(|pair| [pair.cpu, pair.other]).collect();
-        let alone = cpus.iter().filter(|cpu| cpus.len() > 1 && !met.contains(cpu));
+        let answered: BTreeSet<usize> = pairs.iter().flat_map(|pair| [pair.cpu, pair.other]).collect();
+        let alone = cpus.iter().filter(|cpu| cpus.len() > 1 && !answered.contains(cpu));
         let left_out = alone
             .map(|cpu| LeftOut {
                 cpu: *cpu,
@@ -136,7 +136,7 @@ impl Warp {
 const TOO_BUSY: &str = "too busy to answer in time";
 
 /// Compares every pair, within the time limits, by a round-robin tournament. In each round all CPUs work, two by two,
-/// and after the last each has met every other, unless there are more than `most_rounds`.
+/// and after the last each has been compared with every other, unless there are more than `most_rounds`.
 pub(crate) fn of_every_pair(timeouts: Timeouts, most_rounds: usize) -> Warp {
     let begun = Instant::now();
     let cpus = cpus::allowed();
@@ -302,20 +302,20 @@ mod tests {
     }
 
     #[test]
-    fn every_cpu_meets_every_other_exactly_once() {
+    fn every_cpu_is_compared_with_every_other_exactly_once() {
         for slots in [2, 4, 6, 8, 64, 130] {
-            let mut met = BTreeSet::new();
+            let mut compared = BTreeSet::new();
             for round in 0..slots - 1 {
                 for slot in 0..slots {
                     let other = partner(slot, round, slots);
                     assert!(other != slot && other < slots, "{slot} in round {round} of {slots}");
                     assert_eq!(partner(other, round, slots), slot, "round {round} of {slots}");
                     if slot < other {
-                        assert!(met.insert((slot, other)), "{slot} and {other} met twice");
+                        assert!(compared.insert((slot, other)), "{slot} and {other} twice");
                     }
                 }
             }
-            assert_eq!(met.len(), slots * (slots - 1) / 2);
+            assert_eq!(compared.len(), slots * (slots - 1) / 2);
         }
     }
 

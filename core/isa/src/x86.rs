@@ -164,7 +164,7 @@ pub(crate) mod cpu {
 
     /// Returns whether LFENCE waits until all earlier instructions are executed: on Intel's CPUs always (Intel SDM volume
     /// 2, LFENCE and RDTSC); on AMD's where the CPU says so (AMD APM volume 3, CPUID Fn8000_0021_EAX bit 2,
-    /// LfenceAlwaysSerializing). A kernel can make others wait by a bit in an MSR, and tells nobody.
+    /// LfenceAlwaysSerializing). A kernel can make others wait by a bit in an MSR, which no program can read.
     fn lfence_orders_rdtsc() -> bool {
         const MORE_FEATURES: u32 = 0x8000_0021;
         const ALWAYS_SERIALIZING: u32 = 1 << 2;

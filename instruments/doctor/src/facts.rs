@@ -15,7 +15,7 @@ use std::borrow::Cow;
 /// The parameters by which the kernel gives programs no vDSO, and 32-bit programs none.
 pub(crate) const HIDES_VDSO: &str = "vdso=0";
 pub(crate) const HIDES_VDSO_32: &str = "vdso32=0";
-/// The parameter with which nobody writes memory that is not writable (admin-guide/kernel-parameters.txt).
+/// The parameter with which no process writes memory that is not writable (admin-guide/kernel-parameters.txt).
 pub(crate) const NEVER_WRITES_CODE: &str = "proc_mem.force_override=never";
 
 /// All facts.

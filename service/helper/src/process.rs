@@ -237,7 +237,7 @@ fn reset_signals() {
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
-        // By the system call: from glibc 2.41, signal(3) waits for a lock for SIGABRT, and nobody in this copy of the
+        // By the system call: from glibc 2.41, signal(3) waits for a lock for SIGABRT, and no thread in this copy of the
         // program's memory releases it if it was held. A kernel's sigaction of zeros is the default, with no flags.
         let default = [0_u64; 4];
         for signal in 1..=libc::SIGSYS {

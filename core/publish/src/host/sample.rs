@@ -8,7 +8,7 @@ use fastpath_clock::{Bracket, Sample};
 use fastpath_evidence::counter;
 
 /// Number of attempts per clock and sample. A good one is 85 cycles wide through a healthy vDSO, 370 through the system
-/// call; of five, one is neither interrupted nor meets a cold cache.
+/// call; of five, one is neither interrupted nor begins with a cold cache.
 const ATTEMPTS: usize = 5;
 /// Number of attempts after a step, when the difference of two clocks must be measured in one sample.
 const CAREFUL_ATTEMPTS: usize = 25;

@@ -88,7 +88,7 @@ fn notes(facts: &Facts) -> Vec<Finding> {
     }
     if !facts.kernel.lets_write_code() {
         let says = format!(
-            "neither `fastpath run` nor `attach` can serve programs here: `{NEVER_WRITES_CODE}` lets nobody write their code"
+            "neither `fastpath run` nor `attach` can serve programs here: `{NEVER_WRITES_CODE}` lets no process write their code"
         );
         findings.push(finding("run-refuses", Severity::Note, says).proof("/proc/cmdline", NEVER_WRITES_CODE));
     }

@@ -180,7 +180,7 @@ fn is_served_by_run(facts: &Facts, findings: &[Finding]) -> bool {
         "process-without-vdso",
     ];
     let slow = |finding: &Finding| finding.severity == Severity::Slow;
-    // A faster clock that is wrong helps nobody.
+    // A faster clock that is wrong is no help.
     let is_wrong = facts.wrong_rate().is_some();
     let bypasses = findings.iter().any(|finding| finding.id == "process-bypasses-vdso");
     let served_already = facts

@@ -25,7 +25,7 @@ pub struct Target {
     /// Code of the kernel's vDSO there.
     pub vdso: Vec<u8>,
     pub vdso_base: u64,
-    /// Region that an earlier attach left: with nothing in force, or with a page that nobody publishes.
+    /// Region that an earlier attach left: with nothing in force, or with a page without a publisher.
     pub leftover: Option<FoundRegion>,
 }
 

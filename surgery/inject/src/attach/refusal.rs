@@ -210,7 +210,7 @@ impl Refusal {
         }
     }
 
-    /// Returns whether the same request may succeed later, though nobody changes anything for it.
+    /// Returns whether the same request may succeed later, without a change of anything for it.
     pub fn is_passing(&self) -> bool {
         match self {
             Refusal::Frozen

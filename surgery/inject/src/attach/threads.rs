@@ -176,8 +176,7 @@ impl AllStopped<'_> {
             let is_new = |tid: &i32| !all.known.contains(tid);
             let new: Vec<_> = listing.tids.into_iter().filter(is_new).collect();
             if new.is_empty() && is_whole {
-                let nobody = all.threads.is_empty();
-                return match nobody {
+                return match all.threads.is_empty() {
                     true => Err(Error::Gone.into()),
                     false => sharers::refuse_new(session).map(|()| all),
                 };

@@ -312,7 +312,7 @@ impl Tracee {
                 let abi = abi::for_registers(&registers);
                 let at = match self.write(registers.pc(), abi.system_call()) {
                     Ok(()) => registers.pc(),
-                    // The kernel lets nobody write code (proc_mem.force_override).
+                    // The kernel lets no process write code (proc_mem.force_override).
                     Err(e) => self.system_call_of_vdso(abi.system_call()).ok_or(e)?,
                 };
                 let arguments = [u64::from(status), 0, 0, 0, 0, 0];
