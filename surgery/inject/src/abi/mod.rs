@@ -98,6 +98,12 @@ pub trait Abi: Sync {
         }
     }
 
+    /// Returns whether the entry points of the kernel's vDSO are redirected to the image. If not, AT_SYSINFO_EHDR points to the
+    /// image, as in programs without a kernel's vDSO.
+    fn redirects_vdso(&self) -> bool {
+        true
+    }
+
     /// Returns the system call instruction that works at any address.
     fn system_call(&self) -> &'static [u8];
 

@@ -4,7 +4,7 @@ use std::mem::offset_of;
 use std::os::fd::OwnedFd;
 use std::sync::LazyLock;
 
-use fastpath_image::Image;
+use fastpath_image::{Image, KernelFunctions};
 use fastpath_page::ClockSet;
 
 use crate::abi::{self, Abi, Hook};
@@ -132,7 +132,7 @@ pub fn install(
     let status = ThreadStatus::from(shown);
     let program = Program::read(tracee, &status, config)?;
     let hook = program.hook;
-    let mut region = program.plan(config, program.place()?)?;
+    let mut region = program.plan(config, program.place(config)?)?;
     let stays = region.put_slow_path()?;
     let memory = tracee.memory()?;
     let code = CodePages::new(&memory);
@@ -303,10 +303,15 @@ impl Program {
         })
     }
 
+    /// Returns whether AT_SYSINFO_EHDR will point to the image: there is no kernel's vDSO whose entry points could jump to it.
+    fn image_is_vdso(&self, config: &InjectionConfig) -> bool {
+        config.serve && (self.vdso.is_none() || !self.abi.redirects_vdso())
+    }
+
     /// Returns where its region goes: near the kernel's vDSO, where the entry points jump to the image, or else beside
     /// its own code.
-    fn place(&self) -> Result<u64> {
-        if let Some((base, _)) = &self.vdso {
+    fn place(&self, config: &InjectionConfig) -> Result<u64> {
+        if let Some((base, _)) = self.vdso.as_ref().filter(|_| !self.image_is_vdso(config)) {
             return region::place_near(&self.maps, *base);
         }
         let beside = region::place_beside(&self.maps, self.code.lowest(), region::SIZE_WITH_OWN_IMAGE);
@@ -314,36 +319,34 @@ impl Program {
     }
 
     fn plan(&self, config: &InjectionConfig, at: u64) -> Result<RegionPlan> {
-        match &self.vdso {
-            Some((base, bytes)) if config.serve => {
-                redirection::region_for(bytes, *base, at, config.clocks, config.rescue)
+        let functions = match &self.vdso {
+            Some((base, bytes)) if config.serve && !self.image_is_vdso(config) => {
+                return redirection::region_for(bytes, *base, at, config.clocks, config.rescue);
             }
-            vdso => {
-                let is_vdso = vdso.is_none() && config.serve;
-                RegionPlan::without_patches(self.abi, at, config.clocks, config.rescue, is_vdso)
-            }
-        }
+            Some((base, bytes)) => redirection::functions_of(bytes, *base)?,
+            None => KernelFunctions::NONE,
+        };
+        let functions = self.image_is_vdso(config).then_some(functions);
+        RegionPlan::without_patches(self.abi, at, config.clocks, config.rescue, functions)
     }
 
     /// Returns the initial stack, with the addresses by which the program gets to the region, and what the hook must
-    /// know. A program with a kernel's vDSO keeps it: only where there is none does AT_SYSINFO_EHDR point to the image.
-    /// AT_ENTRY points to the hook where the C library is still to be mapped.
+    /// know. AT_ENTRY points to the hook where the C library is still to be mapped.
     fn start(&self, config: &InjectionConfig, plan: &mut RegionPlan) -> Result<Start> {
         let at = plan.at;
         let old = &self.stack;
         let mut stack = old.clone();
-        match (&self.vdso, config.serve) {
-            (Some(_), true) => {}
-            (None, true) => stack.set(AT_SYSINFO_EHDR, at + region::IMAGE),
-            (_, false) if config.without_vdso => stack.remove(AT_SYSINFO_EHDR),
-            (_, false) => {}
+        if self.image_is_vdso(config) {
+            stack.set(AT_SYSINFO_EHDR, at + region::IMAGE);
+        } else if config.without_vdso {
+            stack.remove(AT_SYSINFO_EHDR);
         }
         let sysinfo = self.sysinfo_thunk(config, at);
         if let Some(thunk) = &sysinfo {
             plan.put_sysinfo_thunk(thunk)?;
             stack.set(AT_SYSINFO, at + region::THUNKS);
         }
-        plan.is_of_start(self.vdso.is_none() || !config.serve || sysinfo.is_some())?;
+        plan.is_of_start(self.image_is_vdso(config) || !config.serve || sysinfo.is_some())?;
         let entry = old.get(AT_ENTRY).filter(|_| self.code.has_more_to_come());
         let detour = entry.zip(self.hook.entry);
         let linker = self.code.linker.zip(self.hook.linker);

@@ -30,6 +30,12 @@ impl Abi for Arm {
         Isa::Arm
     }
 
+    /// A jump in T32 state reaches 16 MiB, and its first instructions would have to be decoded. Signal frames return by another page
+    /// than the vDSO.
+    fn redirects_vdso(&self) -> bool {
+        false
+    }
+
     fn system_call(&self) -> &'static [u8] {
         // svc #0, T32
         &[0x00, 0xdf]

@@ -113,7 +113,7 @@ const THUNK_ALIGNMENT: usize = 16;
 /// `region_at`. `clocks` are those that the page will answer.
 pub fn plan(image: &Image, vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet) -> Result<Redirection> {
     let (image_at, thunks_at) = (region_at + region::IMAGE, region_at + region::ENTRY_THUNKS);
-    let parsed = Vdso::parse(vdso).map_err(|e| Error::Unsupported(format!("the kernel's vDSO: {e}")))?;
+    let parsed = parse(vdso)?;
     let is_inside = |e: &&Export| e.offset.checked_add(e.size).is_some_and(|end| end <= vdso.len() as u64);
     let functions = parsed.exports().iter().filter(|e| e.is_function);
     let exports: Vec<_> = functions.filter(is_inside).collect();
@@ -183,6 +183,15 @@ pub fn plan(image: &Image, vdso: &[u8], vdso_base: u64, region_at: u64, clocks: 
     }
     redirection.fill_body(image, region_at, (vdso, vdso_base), &frames)?;
     Ok(redirection)
+}
+
+fn parse(vdso: &[u8]) -> Result<Vdso> {
+    Vdso::parse(vdso).map_err(|e| Error::Unsupported(format!("the kernel's vDSO: {e}")))
+}
+
+/// Returns the functions of the vDSO `vdso`, mapped at `vdso_base`.
+pub(crate) fn functions_of(vdso: &[u8], vdso_base: u64) -> Result<KernelFunctions> {
+    Ok(KernelFunctions::from_vdso(&parse(vdso)?, vdso_base))
 }
 
 /// Returns the offsets in an image of the function with this plain name.

@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use fastpath_code::rescue::thunk::Routine;
-use fastpath_image::{Instance, InstanceConfig, Isa, Vdso};
+use fastpath_image::{Instance, InstanceConfig, Isa, KernelFunctions};
 use fastpath_page::ClockSet;
 
 use super::slow_path::SlowPath;
-use super::{Journal, JournalRecord, JournalState, LeftAlone, Moved, Redirection, plan};
+use super::{Journal, JournalRecord, JournalState, LeftAlone, Moved, Redirection, parse, plan};
 use crate::abi::{self, Abi};
 use crate::error::{Error, Result};
 use crate::plan::calls::Calls;
@@ -86,7 +86,7 @@ impl Known {
     }
 
     pub(super) fn plan(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet) -> Result<Known> {
-        let parsed = Vdso::parse(vdso).map_err(|e| Error::Unsupported(format!("the kernel's vDSO: {e}")))?;
+        let parsed = parse(vdso)?;
         let isa = Isa::of_elf(parsed.machine(), parsed.is_64());
         let abi = isa.and_then(abi::of_isa).ok_or_else(|| {
             Error::Unsupported("its vDSO is of an instruction set whose programs are not redirected".into())
@@ -123,18 +123,18 @@ impl Known {
 }
 
 impl RegionPlan {
-    /// Plans a region at `region_at` for a program without a kernel's vDSO, or one whose vDSO is left alone. `is_vdso`: the
-    /// image is to be the program's vDSO.
+    /// Plans a region at `region_at` for a program without a kernel's vDSO, or one whose vDSO is left alone. With `functions`, the
+    /// image is to be the program's vDSO, and falls back to these.
     pub(crate) fn without_patches(
         abi: &dyn Abi,
         region_at: u64,
         clocks: ClockSet,
         rescue: bool,
-        is_vdso: bool,
+        functions: Option<KernelFunctions>,
     ) -> Result<RegionPlan> {
         let mut plan = RegionPlan::from_redirection(abi, region_at, Redirection::default(), 0, clocks)?;
-        if is_vdso {
-            plan.vdso = vdso_of(abi, region_at)?;
+        if let Some(functions) = functions {
+            plan.vdso = vdso_of(abi, region_at, functions)?;
             plan.add_own_image(abi)?;
         }
         if rescue {
@@ -261,10 +261,14 @@ impl RegionPlan {
     }
 }
 
-/// Returns the image in the region at `region_at` that is a program's vDSO.
-fn vdso_of(abi: &dyn Abi, region_at: u64) -> Result<Vec<u8>> {
+/// Returns the image in the region at `region_at` that is a program's vDSO, and falls back to these functions.
+fn vdso_of(abi: &dyn Abi, region_at: u64, kernel: KernelFunctions) -> Result<Vec<u8>> {
     let (image, _) = abi::of_this_build(abi)?;
-    let mut vdso = Redirection::default().instance(image, region_at)?;
+    let redirection = Redirection {
+        kernel,
+        ..Redirection::default()
+    };
+    let mut vdso = redirection.instance(image, region_at)?;
     // It would only make the system call. glibc returns the function's result as it is, without errno.
     vdso.hide(image, "time");
     Ok(vdso.bytes().to_vec())
