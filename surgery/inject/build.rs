@@ -55,6 +55,8 @@ fn build() -> Result<(), String> {
 /// Compiler settings for one instruction set.
 struct Isa {
     name: &'static str,
+    /// Compiler, if it is not that of the host's own programs.
+    compiler: Option<&'static str>,
     flags: &'static [&'static str],
 }
 
@@ -65,23 +67,42 @@ fn isas(arch: &str) -> Result<&'static [Isa], String> {
         "x86_64" => Ok(&[
             Isa {
                 name: "x86_64",
+                compiler: None,
                 flags: &["-fcf-protection=none", "-mgeneral-regs-only", "-mno-red-zone"],
             },
             Isa {
                 name: "i386",
+                compiler: None,
                 flags: &["-m32", "-march=i686", "-fcf-protection=none", "-mgeneral-regs-only"],
             },
         ]),
         // x18 is reserved for the platform. No jump tables: they would be data.
-        "aarch64" => Ok(&[Isa {
-            name: "aarch64",
-            flags: &[
-                "-mgeneral-regs-only",
-                "-ffixed-x18",
-                "-fno-jump-tables",
-                "-mno-outline-atomics",
-            ],
-        }]),
+        "aarch64" => Ok(&[
+            Isa {
+                name: "aarch64",
+                compiler: None,
+                flags: &[
+                    "-mgeneral-regs-only",
+                    "-ffixed-x18",
+                    "-fno-jump-tables",
+                    "-mno-outline-atomics",
+                ],
+            },
+            Isa {
+                name: "arm",
+                compiler: Some("clang"),
+                flags: &[
+                    "--target=arm-linux-gnueabi",
+                    "-march=armv7-a",
+                    "-marm",
+                    "-mfloat-abi=soft",
+                    "-fno-unwind-tables",
+                    "-fno-jump-tables",
+                    "-fuse-ld=lld",
+                    "-Wno-unused-command-line-argument",
+                ],
+            },
+        ]),
         _ => Err(format!("no hook for {arch}")),
     }
 }
@@ -89,7 +110,10 @@ fn isas(arch: &str) -> Result<&'static [Isa], String> {
 /// Leaves the code in `out` and returns an expression of type `Option<Hook>`.
 fn compile(isa: &Isa, hook: &Path, vdso: &Path, asserts: &Path, out: &Path) -> Result<String, String> {
     // Only its path: the flags of an ordinary build (debug, profiling) do not suit code in another process.
-    let compiler = cc::Build::new().get_compiler().path().to_owned();
+    let compiler = match isa.compiler {
+        Some(compiler) => PathBuf::from(compiler),
+        None => cc::Build::new().get_compiler().path().to_owned(),
+    };
     let folder = hook.join(isa.name);
     let constants = out.join(isa.name);
     let of_isa = fastpath_isa::Isa::of_name(isa.name).ok_or(format!("there are no facts about {}", isa.name))?;

@@ -57,6 +57,12 @@ static void tax(void) {
 	}
 }
 
+#ifdef __arm__
+#define SYS_newfstatat SYS_fstatat64
+#define SYS_mmap SYS_mmap2
+#define SYS_arch_prctl 0xf0005 /* set_tls */
+#endif
+
 /* The calls for starting a program, and for its end. */
 static const unsigned int needed[] = {
     SYS_read,       SYS_write,           SYS_close,           SYS_fstat,      SYS_newfstatat,   SYS_openat,

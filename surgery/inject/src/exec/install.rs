@@ -157,10 +157,6 @@ pub fn install(
     files.iter().for_each(|file| read_sites(tracee, &code, file));
     let mut plan = Plan::make(&seen, region, hook, &files, withhold)?;
     let unknown = program.code.unknown_linker();
-    let without_hook = hook
-        .code
-        .is_empty()
-        .then_some("the system calls of its kind of program are not redirected");
     if must_see_execs {
         unknown.map_or(Ok(()), |why| Err(Error::Unsupported(why.into())))?;
         require_execs(&plan.calls, config, hook)?;
@@ -194,10 +190,7 @@ pub fn install(
     })?;
     Ok(Installed {
         sites: stays.len() + plan.region.journal.records.len(),
-        without_children: unknown
-            .or(without_hook)
-            .map(str::to_owned)
-            .or(plan.calls.left_alone.into_iter().next()),
+        without_children: unknown.map(str::to_owned).or(plan.calls.left_alone.into_iter().next()),
     })
 }
 

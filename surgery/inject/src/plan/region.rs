@@ -76,6 +76,8 @@ const GUARD: u64 = 1 << 20;
 /// The same where there is no room below the code, and the thunks must lie above: as much as a heap there usually
 /// grows, and well within the reach of a jump (128 MiB on AArch64).
 const GUARD_ABOVE: u64 = 32 << 20;
+/// The same in 32-bit programs: a jump of T32 code reaches 16 MiB, and both the region and the thunks lie there.
+const GUARD_ABOVE_32: u64 = 4 << 20;
 
 /// Distance in bytes below code at which no program is about to map memory: the kernel chooses gaps, and places below the
 /// lowest library. Nearer places are taken between the choice and its use, where other threads of the program run.
@@ -89,7 +91,12 @@ pub fn place_beside(maps: &[Mapping], code: u64, size: u64) -> Option<u64> {
     // Go's programs for AArch64 begin at 64 KiB: there is no room below.
     far.filter(|at| code - at < REACH)
         .or_else(|| maps::gap_below(maps, code, size, GUARD))
-        .or_else(|| maps::gap_above(maps, code, size, GUARD_ABOVE))
+        .or_else(|| {
+            // The stack is at the end of the address space.
+            let is_32_bit = maps.last().is_some_and(|last| last.end <= 1 << 32);
+            let guard = if is_32_bit { GUARD_ABOVE_32 } else { GUARD_ABOVE };
+            maps::gap_above(maps, code, size, guard)
+        })
 }
 
 /// Returns the end of the address space of this kernel's programs, at most [`CEILING`]. User Mode Linux has less, and its

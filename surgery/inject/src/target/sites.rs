@@ -9,11 +9,11 @@ use std::time::Duration;
 use fastpath_code::rescue::Analysis;
 use fastpath_code::rescue::thunk::Thunk;
 use fastpath_os::foreign::{Identity, Reader};
-use object::elf::{DT_SONAME, PF_X, PT_LOAD, PT_NOTE};
-use object::read::elf::{Dyn, ElfFile64, ProgramHeader};
+use object::elf::{DT_SONAME, FileHeader32, FileHeader64, PF_X, PT_LOAD, PT_NOTE};
+use object::read::elf::{Dyn, ElfFile, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, ReadRef, SymbolKind};
 
-use crate::abi::sites::{self, Shape, THUNK_BYTES, find};
+use crate::abi::sites::{self, FIND_IN_32_BITS, Shape, THUNK_BYTES, find};
 
 /// Thunks on one page: more than the sites of any library.
 pub const MOST_SITES: usize = 4096 / THUNK_BYTES;
@@ -117,17 +117,33 @@ pub enum Role {
     Library,
 }
 
+/// Adds the sites in code to others: the code, its address in the file, and the ends of its functions.
+pub type Find = fn(&[u8], u64, &[u64], &mut Vec<Site>);
+
 /// Finds the sites in an ELF file's code. A file that cannot be parsed has none.
 pub fn scan<'f>(file: impl ReadRef<'f>, role: Role) -> Scan {
-    let Ok(elf) = ElfFile64::<Endianness, _>::parse(file) else {
-        return Scan::default();
-    };
+    if let Ok(elf) = ElfFile::<FileHeader64<Endianness>, _>::parse(file) {
+        return scan_elf(&elf, file, role, find);
+    }
+    let elf = ElfFile::<FileHeader32<Endianness>, _>::parse(file).ok();
+    let scanned = elf
+        .zip(FIND_IN_32_BITS)
+        .map(|(elf, find)| scan_elf(&elf, file, role, find));
+    scanned.unwrap_or_default()
+}
+
+fn scan_elf<'f, E: FileHeader<Endian = Endianness>, R: ReadRef<'f>>(
+    elf: &ElfFile<'f, E, R>,
+    file: R,
+    role: Role,
+    find: Find,
+) -> Scan {
     let endian = elf.endian();
     let headers = elf.elf_program_headers();
     let interpreter = headers.iter().find_map(|h| h.interpreter(endian, file).ok().flatten());
     let interpreter = interpreter.map(|path| String::from_utf8_lossy(path).into_owned());
     let mut sites = Vec::new();
-    if role == Role::Library || interpreter.is_none() || is_go(&elf) {
+    if role == Role::Library || interpreter.is_none() || is_go(elf) {
         let symbols = elf.symbols().chain(elf.dynamic_symbols());
         let functions = symbols.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0);
         let mut ends: Vec<u64> = functions
@@ -139,9 +155,9 @@ pub fn scan<'f>(file: impl ReadRef<'f>, role: Role) -> Scan {
             .filter(|h| h.p_type(endian) == PT_LOAD && h.p_flags(endian) & PF_X != 0)
         {
             if let Ok(code) = header.data(endian, file)
-                && header.p_vaddr(endian).checked_add(code.len() as u64).is_some()
+                && header.p_vaddr(endian).into().checked_add(code.len() as u64).is_some()
             {
-                find(code, header.p_vaddr(endian), &ends, &mut sites);
+                find(code, header.p_vaddr(endian).into(), &ends, &mut sites);
             }
         }
     }
@@ -150,14 +166,14 @@ pub fn scan<'f>(file: impl ReadRef<'f>, role: Role) -> Scan {
     sites.truncate(MOST_SITES + 1);
     Scan {
         sites,
-        lowest: lowest_of(&elf).unwrap_or(0),
-        is_linker: shared_name(&elf).is_some_and(|name| name.starts_with(b"ld")),
-        reaches_no_rare: role == Role::Program && names_no_rare(&elf),
+        lowest: lowest_of(elf).unwrap_or(0),
+        is_linker: shared_name(elf).is_some_and(|name| name.starts_with(b"ld")),
+        reaches_no_rare: role == Role::Program && names_no_rare(elf),
         interpreter,
     }
 }
 
-fn names_no_rare<'f>(elf: &ElfFile64<'f, Endianness, impl ReadRef<'f>>) -> bool {
+fn names_no_rare<'f, E: FileHeader>(elf: &ElfFile<'f, E, impl ReadRef<'f>>) -> bool {
     let named = elf.dynamic_symbols().filter(|symbol| symbol.is_undefined());
     let mut named = named.filter_map(|symbol| symbol.name_bytes().ok());
     let mut has_start = false;
@@ -169,23 +185,23 @@ fn names_no_rare<'f>(elf: &ElfFile64<'f, Endianness, impl ReadRef<'f>>) -> bool 
 }
 
 /// Returns the lowest address that an ELF file states for its segments, at the start of its page.
-fn lowest_of<'f>(elf: &ElfFile64<'f, Endianness, impl ReadRef<'f>>) -> Option<u64> {
+fn lowest_of<'f, E: FileHeader>(elf: &ElfFile<'f, E, impl ReadRef<'f>>) -> Option<u64> {
     let endian = elf.endian();
     let loaded = elf.elf_program_headers().iter().filter(|h| h.p_type(endian) == PT_LOAD);
-    Some(loaded.map(|h| h.p_vaddr(endian)).min()? & !4095)
+    Some(loaded.map(|h| h.p_vaddr(endian).into()).min()? & !4095)
 }
 
 /// Returns the name that a shared object gives itself.
-fn shared_name<'f, R: ReadRef<'f>>(elf: &ElfFile64<'f, Endianness, R>) -> Option<&'f [u8]> {
+fn shared_name<'f, E: FileHeader, R: ReadRef<'f>>(elf: &ElfFile<'f, E, R>) -> Option<&'f [u8]> {
     let (endian, sections) = (elf.endian(), elf.elf_section_table());
     let (entries, link) = sections.dynamic(endian, elf.data()).ok()??;
     let strings = sections.strings(endian, elf.data(), link).ok()?;
     let mut entries = entries.iter();
-    let name = entries.find(|entry| entry.d_tag(endian) == u64::from(DT_SONAME))?;
-    strings.get(u32::try_from(name.d_val(endian)).ok()?).ok()
+    let name = entries.find(|entry| entry.d_tag(endian).into() == u64::from(DT_SONAME))?;
+    strings.get(u32::try_from(name.d_val(endian).into()).ok()?).ok()
 }
 
-fn is_go<'f>(elf: &ElfFile64<'f, Endianness, impl ReadRef<'f>>) -> bool {
+fn is_go<'f, E: FileHeader>(elf: &ElfFile<'f, E, impl ReadRef<'f>>) -> bool {
     let endian = elf.endian();
     elf.section_by_name(".go.buildinfo").is_some_and(|s| s.size() > 0)
         || elf

@@ -13,9 +13,17 @@ use crate::target::tracee::CallResult;
 const NT_PRSTATUS: usize = 1;
 const NT_ARM_SYSTEM_CALL: usize = 0x404;
 
-/// Numbers of futex and restart_syscall. A wait that a stop interrupted continues as restart_syscall, with its registers
-/// unchanged.
-pub const WAITS_ON_FUTEX: &[i64] = &[libc::SYS_futex, libc::SYS_restart_syscall];
+/// Numbers of futex and restart_syscall, of either kind of program. A wait that a stop interrupted continues as restart_syscall, with
+/// its registers unchanged. A 64-bit thread that makes a call of such a number instead only gets itself stopped.
+pub const WAITS_ON_FUTEX: &[i64] = &[
+    libc::SYS_futex,
+    libc::SYS_restart_syscall,
+    ARM_FUTEX,
+    ARM_RESTART_SYSCALL,
+];
+/// arch/arm/tools/syscall.tbl
+const ARM_FUTEX: i64 = 240;
+const ARM_RESTART_SYSCALL: i64 = 0;
 
 /// What the kernel shows of a 32-bit thread: r0 to r15, and cpsr. The last word, orig_r0, is left to the kernel.
 const WORDS_OF_32_BIT: usize = 18;
@@ -131,8 +139,12 @@ impl Registers {
     /// Returns whether a stop interrupted the thread's wait on the futex at `address`. By then the kernel has moved the
     /// program counter back to the instruction, and shows no system call (arch/arm64/kernel/signal.c, do_signal).
     pub fn repeats_wait_on_futex(&self, address: u64) -> bool {
-        let number = libc::SYS_futex as u64;
-        self.system_call == -1 && self.general.regs[8] == number && self.general.regs[0] == address
+        let (register, number) = match self.is_32_bit {
+            true => (7, ARM_FUTEX),
+            false => (8, libc::SYS_futex),
+        };
+        let regs = &self.general.regs;
+        self.system_call == -1 && regs[register] == number as u64 && regs[0] == address
     }
 
     /// Changes nothing: the first register is the result of an execve and 0 for the new program.

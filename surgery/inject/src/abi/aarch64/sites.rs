@@ -9,6 +9,7 @@
 
 use fastpath_code::rescue::thunk::{Change, Thunk};
 
+use super::arm::sites::{self as arm, ArmShape};
 use super::{INSTRUCTION, SVC};
 use crate::target::sites::{Doors, MOST_CALLS, OUT_OF_REACH, Site, WATCHED};
 
@@ -37,7 +38,12 @@ pub enum Shape {
     Musl,
     /// The shape of Go's assembly.
     Go,
+    /// One in code for 32-bit Arm.
+    Arm(ArmShape),
 }
+
+/// Finds the sites in code of 32-bit programs.
+pub const FIND_IN_32_BITS: Option<crate::target::sites::Find> = Some(arm::find);
 
 impl Shape {
     /// Returns whether the site makes this call only.
@@ -152,6 +158,9 @@ fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
 
 /// Returns the thunk at `at` of a site at `site` (relocated), or the reason why there is none.
 pub fn redirect(shape: &Shape, site: u64, at: u64, doors: Doors) -> Result<Thunk, String> {
+    if let Shape::Arm(shape) = shape {
+        return arm::redirect(*shape, site, at, doors);
+    }
     /// Where the system call returns to: behind so many instructions of the thunk, and behind the site.
     const BEHIND: (u16, u16) = (8 * INSTRUCTION as u16, INSTRUCTION as u16);
     Ok(Thunk {
@@ -172,8 +181,12 @@ fn changes(from: u64, to: u64) -> Option<Vec<Change>> {
 }
 
 /// Returns the bytes that must be in memory for a site to be redirected, each with its offset from the site.
-pub fn expected(_shape: &Shape) -> Vec<(i64, Vec<u8>)> {
-    vec![(0, SVC.to_le_bytes().to_vec())]
+pub fn expected(shape: &Shape) -> Vec<(i64, Vec<u8>)> {
+    let bytes = match shape {
+        Shape::Arm(shape) => arm::expected(*shape),
+        _ => SVC.to_le_bytes().to_vec(),
+    };
+    vec![(0, bytes)]
 }
 
 #[cfg(test)]

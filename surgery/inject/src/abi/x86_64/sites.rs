@@ -31,6 +31,8 @@ pub const JUMP_BYTES: usize = 5;
 const REACH: u64 = (1 << 31) - 4096;
 /// Size of one thunk in bytes.
 pub const THUNK_BYTES: usize = 64;
+/// i386 programs make their calls through AT_SYSINFO.
+pub const FIND_IN_32_BITS: Option<crate::target::sites::Find> = None;
 /// Code that is changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shape {

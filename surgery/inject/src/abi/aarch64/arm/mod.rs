@@ -1,5 +1,7 @@
 //! Programs for 32-bit Arm on an AArch64 kernel.
 
+pub mod sites;
+
 use fastpath_image::Isa;
 
 use super::Registers;
@@ -14,16 +16,7 @@ pub static ARM: Arm = Arm;
 /// cpsr, bit 5: the instructions are T32.
 const T32: u64 = 1 << 5;
 
-/// No code, so that no exec of its programs is noticed: a site would be an `svc` of two or of four bytes, among instructions of
-/// either size.
-static HOOK: Hook = Hook {
-    code: &[],
-    before_syscall: 0,
-    before_syscall_go: None,
-    entry: None,
-    linker: None,
-    rescue: &[],
-};
+static HOOK: Option<Hook> = include!(concat!(env!("OUT_DIR"), "/hook_arm.rs"));
 
 impl Abi for Arm {
     fn isa(&self) -> Isa {
@@ -79,7 +72,7 @@ impl Abi for Arm {
     }
 
     fn hook(&self) -> Option<&'static Hook> {
-        Some(&HOOK)
+        HOOK.as_ref()
     }
 }
 
