@@ -22,6 +22,9 @@ pub(super) const CALL_DOOR: [u32; 2] = [0x5800_0130, 0xd63f_0200];
 /// Number of instructions before an `svc` that are searched for its number: `syscall()` unpacks its arguments in about
 /// twenty.
 const LOOK_BACK: usize = 32;
+/// `mov x5, x7`, before the `svc` of the calls at which a thread can be cancelled, in musl, and in glibc since 2.41. The C library decides
+/// by the thread's address whether it is in one, so they stay in their place; the hook watches none of them.
+const AT_CANCELLATION: u32 = 0xaa07_03e5;
 /// Size of one thunk in bytes.
 pub const THUNK_BYTES: usize = 64;
 /// Reach of a jump, less the size of a thunk and the site.
@@ -74,6 +77,7 @@ pub fn find(code: &[u8], address: u64, _ends: &[u64], sites: &mut Vec<Site>) {
             continue;
         }
         let before = (1..=LOOK_BACK).map_while(|back| at(index.checked_sub(back)?));
+        let before = before.take_while(|instruction| *instruction != AT_CANCELLATION);
         let shape = match source_of_number(before) {
             Some(Shape::Constant(nr)) if !WATCHED.contains(&nr) => continue,
             Some(Shape::Go) if at(index + 1) != Some(GO_CHECK) => continue,
@@ -211,6 +215,12 @@ mod tests {
         assert_eq!(found(&[mov_x8(93), SVC]), [], "exit is not watched");
         assert_eq!(found(&[0x2a00_03e8, MOV_X0_X1, SVC]), [(0x1008, Shape::Glibc)]);
         assert_eq!(found(&[0xaa00_03e8, MOV_X0_X1, SVC]), [(0x1008, Shape::Musl)]);
+        // mov x8, x1; mov x5, x7
+        assert_eq!(
+            found(&[0xaa01_03e8, AT_CANCELLATION, SVC]),
+            [],
+            "where threads are cancelled"
+        );
         assert_eq!(found(&[0xf940_07e8, MOV_X0_X1, SVC, GO_CHECK]), [(0x1008, Shape::Go)]);
         assert_eq!(found(&[0xf940_07e8, MOV_X0_X1, SVC, NOP]), [], "not Go");
         assert_eq!(found(&[mov_x8(221), 0x1400_0002, SVC]), [], "a branch in between");

@@ -4,8 +4,9 @@
 //! what moves the number into r7 right before:
 //!
 //! - `mov.w r7, #NR`, of four bytes: a wrapper for one call;
-//! - `movs r7, #NR` or `mov r7, rN`, of two bytes, and the `svc`: in musl, and `__libc_do_syscall`, by which glibc's compiled
-//!   code makes most calls;
+//! - `push {r7, lr}; mov r7, ip`, of two bytes each: `__libc_do_syscall`, by which glibc's compiled code makes most calls. There
+//!   the call is made in its place, because a thread that is cancelled unwinds from it;
+//! - `movs r7, #NR` or `mov r7, rN`, of two bytes, and the `svc`: in musl;
 //! - glibc's `syscall()` loads its last arguments by four bytes in between.
 //!
 //! Go's assembly loads r7 from the stack, which has no room for the hook: it is left alone.
@@ -24,7 +25,7 @@ use super::super::sites::Shape;
 pub enum ArmShape {
     /// The `svc` of A32 code.
     A32,
-    /// An instruction of four bytes of T32 code, before the `svc`.
+    /// Four bytes of T32 code, before the `svc`.
     Before([u16; 2]),
     /// An instruction of two bytes of T32 code, and the `svc` after it.
     WithSvc(u16),
@@ -39,6 +40,11 @@ const MOV_R7_PC: u16 = 0x467f;
 const NOP: u16 = 0xbf00;
 /// glibc's `syscall()`: `mov r7, r0; mov r0, r1; mov r1, r2; mov r2, r3; ldm.w ip, {r3, r4, r5, r6}`
 const SYSCALL: [u16; 6] = [0x4607, 0x4608, 0x4611, 0x461a, 0xe89c, 0x0078];
+/// glibc's `__libc_do_syscall`: `push {r7, lr}; mov r7, ip`
+const DO_SYSCALL: [u16; 2] = [0xb580, 0x4667];
+/// `ldm ip, {r2, r3, r4, r5, r6}`, before the `svc` of the calls at which a thread can be cancelled: the C library decides by the thread's
+/// address whether it is in one.
+const AT_CANCELLATION: u32 = 0xe89c_007c;
 /// Number of instructions before an `svc`, of T32 code in units of two bytes, that are searched for its number.
 const LOOK_BACK: usize = 32;
 
@@ -97,7 +103,10 @@ fn of_t32(before: impl Fn(usize) -> u16) -> Option<ArmShape> {
     let constant = |back| constant([before(back + 1), before(back)]);
     let (first, second) = (before(2), before(1));
     let is_for_any = (1..=SYSCALL.len()).all(|back| before(back) == SYSCALL[SYSCALL.len() - back]);
-    if is_for_any || constant(1).is_some_and(|(register, number)| register == 7 && is_watched(number)) {
+    if is_for_any
+        || [first, second] == DO_SYSCALL
+        || constant(1).is_some_and(|(register, number)| register == 7 && is_watched(number))
+    {
         return Some(ArmShape::Before([first, second]));
     }
     // movs r7, #imm8
@@ -137,7 +146,7 @@ fn expanded(immediate: u32) -> Option<u32> {
 
 /// Returns whether an `svc` of A32 code makes a call that is watched, or any call, given the instructions before it, latest first.
 fn makes_watched_call(latest_first: impl Iterator<Item = u32>) -> bool {
-    for instruction in latest_first {
+    for instruction in latest_first.take_while(|instruction| *instruction != AT_CANCELLATION) {
         // mov r7, #imm; movw r7, #imm16; mov r7, rN
         if instruction & 0xffff_f000 == 0xe3a0_7000 {
             return is_watched((instruction & 0xff).rotate_right(instruction >> 7 & 0x1e));
@@ -293,8 +302,12 @@ mod tests {
             found(&[&SYSCALL[..], &[SVC_T32]].concat()),
             [(0x1008, before([0xe89c, 0x0078]))]
         );
-        // push {r7, lr}; mov r7, ip; movs r7, #11
-        assert_eq!(found(&[0xb580, 0x4667, SVC_T32]), [(0x1002, with_svc(0x4667))]);
+        assert_eq!(
+            found(&[DO_SYSCALL[0], DO_SYSCALL[1], SVC_T32]),
+            [(0x1000, before(DO_SYSCALL))]
+        );
+        // mov r7, r6; movs r7, #11
+        assert_eq!(found(&[0x4637, SVC_T32]), [(0x1000, with_svc(0x4637))]);
         assert_eq!(found(&[0x270b, SVC_T32]), [(0x1000, with_svc(0x270b))]);
         // movw r3, #337, or #292; mov r2, r7; mov r7, r3: musl's unshare
         let (unshare, other) = (
@@ -318,6 +331,8 @@ mod tests {
             [(0x1008, a32)],
             "mov r7, r0"
         );
+        let cancelled = [0xe1a0_7001, 0xe1a0_0002, 0xe1a0_1003, AT_CANCELLATION, SVC];
+        assert_eq!(found_in_a32(&cancelled), [], "where threads are cancelled");
         assert_eq!(found_in_a32(&[0xe3a0_7004, SVC]), [], "write is not watched");
         assert_eq!(found_in_a32(&[execve, 0xeb00_0001, SVC]), [], "a call in between");
         assert_eq!(
