@@ -316,8 +316,8 @@ impl Program {
             Some((base, bytes)) if config.serve && !self.image_is_vdso(config) => {
                 return redirection::region_for(bytes, *base, at, config.clocks, config.rescue);
             }
-            Some((base, bytes)) => redirection::functions_of(bytes, *base)?,
-            None => KernelFunctions::NONE,
+            Some((base, bytes)) if self.image_is_vdso(config) => redirection::functions_of(bytes, *base)?,
+            _ => KernelFunctions::NONE,
         };
         let functions = self.image_is_vdso(config).then_some(functions);
         RegionPlan::without_patches(self.abi, at, config.clocks, config.rescue, functions)
