@@ -33,8 +33,16 @@ pub fn run(options: &args::Doctor) -> i32 {
     let sampled = (SAMPLED / pids.len().max(1) as u32).max(LEAST_SAMPLED);
     let mut reports = Vec::new();
     let mut status = 0;
+    // The host of several is examined once.
+    let host = (pids.len() > 1).then(|| examine(options, None, sampled));
     for pid in &pids {
-        match examine(options, Some(*pid), sampled) {
+        let examined = match &host {
+            Some(host) => host
+                .clone()
+                .and_then(|host| host.on_process(pid.cast_unsigned(), sampled)),
+            None => examine(options, Some(*pid), sampled),
+        };
+        match examined {
             Ok(report) => reports.push(report),
             Err(why) => {
                 let failed = exit::without(Some(*pid));

@@ -1,8 +1,9 @@
 //! Gathers all facts, in an order that gives the rate's measurement a long base without waiting for it.
 
-use super::facts::{CounterFacts, Facts, KernelFacts, KernelLog, MachineFacts, Stated, StatedBy};
+use super::facts::{CounterFacts, Facts, KernelFacts, KernelLog, MachineFacts, Process, Stated, StatedBy};
 use super::root::Root;
-use super::{arch, counter_reads, host, kernel_log, process, rate, sampling};
+use super::sampling::{self, Sampling};
+use super::{arch, counter_reads, host, kernel_log, process, rate};
 use fastpath_evidence::{Drift, Evidence, Timeouts, Warp};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
@@ -61,9 +62,9 @@ const READS: Limit = Limit {
 };
 
 pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, String> {
-    let sampling = options.pid.and_then(|pid| sampling::begin(pid, options.sampled));
     // The process comes first, because it may not exist.
-    let asked = options.pid.map(|pid| process::look_aside(root, pid)).transpose()?;
+    let begun = options.pid.map(|pid| Begun::with(root, pid, options.sampled));
+    let begun = begun.transpose()?;
     let here = process::look(root, "self").unwrap_or_else(|why| {
         root.miss(
             "this process's own state",
@@ -108,10 +109,10 @@ pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, Stri
         functions: probe.functions,
         vsyscall: probe.vsyscall,
         here,
-        process: asked,
+        process: None,
         counter_programs: None,
     };
-    if root.is_host() && facts.process.is_none() && facts.counter.is_wrong_or_may_be() {
+    if root.is_host() && begun.is_none() && facts.counter.is_wrong_or_may_be() {
         facts.counter_programs = counter_reads::running(root);
     }
     if rate_start.is_some() || comparison.is_some() {
@@ -124,10 +125,31 @@ pub(super) fn gather(root: &Root, options: &DoctorOptions) -> Result<Facts, Stri
     }
     facts.counter.measured = rate_start.and_then(|start| start.rate());
     facts.rates = comparison.map(Comparison::end).unwrap_or_default();
-    if let (Some(sampling), Some(process)) = (sampling, &mut facts.process) {
-        sampling::end(sampling, root, process);
-    }
+    facts.process = begun.map(|begun| begun.end(root));
     Ok(facts)
+}
+
+/// The examination of a process, while its CPU time is sampled.
+pub(super) struct Begun {
+    process: Process,
+    sampling: Option<Sampling>,
+}
+
+impl Begun {
+    /// Begins it. The error says why nothing of the process can be seen.
+    pub(super) fn with(root: &Root, pid: u32, sampled: Duration) -> Result<Begun, String> {
+        let sampling = sampling::begin(pid, sampled);
+        let process = process::look_aside(root, pid)?;
+        Ok(Begun { process, sampling })
+    }
+
+    /// Waits for the samples.
+    pub(super) fn end(mut self, root: &Root) -> Process {
+        if let Some(sampling) = self.sampling {
+            sampling::end(sampling, root, &mut self.process);
+        }
+        self.process
+    }
 }
 
 /// Begins to compare the kernel's clock with the others that can be read, if there are any.

@@ -49,7 +49,8 @@ use fastpath_evidence::{Distrust, Trust};
 use fastpath_measure::counter;
 use root::Root;
 use serde::Serialize;
-use std::time::Instant;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Verdict of `fastpath run` on the counter, from the evidence among the facts.
 #[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
@@ -134,6 +135,21 @@ impl DoctorReport {
             facts,
             elapsed_ms: 0,
         }
+    }
+
+    /// Examines a process of the host that this report is on: several are then judged by the same facts of their host. The
+    /// error says why nothing of the process can be seen.
+    pub fn on_process(&self, pid: u32, sampled: Duration) -> Result<DoctorReport, String> {
+        let begun = Instant::now();
+        let root = Root::at(Path::new("/"));
+        let mut facts = self.facts.clone();
+        facts.counter_programs = None;
+        facts.process = Some(gather::Begun::with(&root, pid, sampled)?.end(&root));
+        let unseen = [self.unseen.clone(), root.into_unseen()].concat();
+        Ok(DoctorReport {
+            elapsed_ms: self.elapsed_ms + begun.elapsed().as_millis() as u64,
+            ..DoctorReport::from_facts(facts, unseen)
+        })
     }
 
     /// Derives the report on the host alone from facts without names, paths and addresses: others may read it.
