@@ -110,7 +110,7 @@ impl Attendant {
             tracee.set_registers(&registers)?;
         }
         tracee.resume(Until::Syscall, 0)?;
-        let met = self
+        let served = self
             .wait_for_exec(&mut tracee, true)
             .and_then(|happened| match happened {
                 true => {
@@ -123,7 +123,7 @@ impl Attendant {
                 }
                 false => Ok(()),
             });
-        tracee.detach(0).and(met)
+        tracee.detach(0).and(served)
     }
 
     /// Installs in a program that has just started and has this status, unless it has rights beyond `before`, those of the

@@ -43,7 +43,7 @@ pub const ABANDONED: Duration = Duration::from_secs(6);
 /// Request of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
-    /// Asks to be met when its exec has happened.
+    /// Asks to be served when its exec has happened.
     Exec {
         /// Address of the path in the thread's process.
         path: u64,
