@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fastpath_tools::audit::{AuditOptions, AuditReport, of_bytes};
+use nix::time::ClockId;
 use serde_json::json;
 
 mod common;
@@ -44,10 +45,8 @@ const MOST_TIME: Duration = Duration::from_secs(60);
 
 /// Returns the CPU time of this thread, in which an audit does all its work.
 fn cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is valid for the write.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    let time = ClockId::CLOCK_THREAD_CPUTIME_ID.now();
+    time.expect("the CPU time of this thread").into()
 }
 
 /// Returns the report about these bytes and asserts the limits. Runs one audit at a time.

@@ -312,14 +312,15 @@ impl Program {
     }
 
     fn plan(&self, config: &InjectionConfig, at: u64) -> Result<RegionPlan> {
+        let is_vdso = self.image_is_vdso(config);
         let functions = match &self.vdso {
-            Some((base, bytes)) if config.serve && !self.image_is_vdso(config) => {
+            Some((base, bytes)) if is_vdso => redirection::functions_of(bytes, *base)?,
+            Some((base, bytes)) if config.serve => {
                 return redirection::region_for(bytes, *base, at, config.clocks, config.rescue);
             }
-            Some((base, bytes)) if self.image_is_vdso(config) => redirection::functions_of(bytes, *base)?,
             _ => KernelFunctions::NONE,
         };
-        let functions = self.image_is_vdso(config).then_some(functions);
+        let functions = is_vdso.then_some(functions);
         RegionPlan::without_patches(self.abi, at, config.clocks, config.rescue, functions)
     }
 

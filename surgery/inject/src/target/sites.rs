@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use fastpath_code::rescue::Analysis;
 use fastpath_code::rescue::thunk::Thunk;
+use fastpath_image::Isa;
 use fastpath_os::foreign::{Identity, Reader};
 use object::elf::{DT_SONAME, FileHeader32, FileHeader64, PF_X, PT_LOAD, PT_NOTE};
 use object::read::elf::{Dyn, ElfFile, FileHeader, ProgramHeader};
@@ -29,20 +30,26 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// are found in a file that was made to keep the search busy.
 pub const MOST_CALLS: usize = 8 << 10;
 
-/// Numbers of the calls that the hook watches; arch/x86/entry/syscalls/syscall_64.tbl,
-/// include/uapi/asm-generic/unistd.h.
-pub const WATCHED: [u32; 10] = [
-    libc::SYS_execve as u32,
-    libc::SYS_prctl as u32,
-    libc::SYS_settimeofday as u32,
-    libc::SYS_clock_settime as u32,
-    libc::SYS_adjtimex as u32,
-    libc::SYS_clock_adjtime as u32,
-    libc::SYS_unshare as u32,
-    libc::SYS_setns as u32,
-    libc::SYS_seccomp as u32,
-    libc::SYS_execveat as u32,
-];
+/// Those of the host's own programs.
+pub const WATCHED: [u32; 10] = watched(Isa::HOST);
+
+/// Returns the numbers of the calls that the hook watches in programs for an ISA, but for those that 32-bit ones have beside them, with
+/// 64-bit time.
+pub const fn watched(isa: Isa) -> [u32; 10] {
+    let calls = &isa.facts().calls;
+    [
+        calls.execve,
+        calls.prctl,
+        calls.settimeofday,
+        calls.clock_settime,
+        calls.adjtimex,
+        calls.clock_adjtime,
+        calls.unshare,
+        calls.setns,
+        calls.seccomp,
+        calls.execveat,
+    ]
+}
 
 /// Calls of which few programs make one. glibc's functions for them are in pages without other sites, and the hook keeps no
 /// program from harm at them.

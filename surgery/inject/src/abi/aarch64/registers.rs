@@ -3,6 +3,7 @@
 use std::io::IoSliceMut;
 use std::mem::{MaybeUninit, size_of};
 
+use fastpath_image::Isa;
 use nix::errno::Errno;
 use nix::unistd::Pid;
 
@@ -21,8 +22,8 @@ pub const WAITS_ON_FUTEX: &[i64] = &[
     ARM_FUTEX,
     ARM_RESTART_SYSCALL,
 ];
+const ARM_FUTEX: i64 = Isa::Arm.facts().calls.futex as i64;
 /// arch/arm/tools/syscall.tbl
-const ARM_FUTEX: i64 = 240;
 const ARM_RESTART_SYSCALL: i64 = 0;
 
 /// What the kernel shows of a 32-bit thread: r0 to r15, and cpsr. The last word, orig_r0, is left to the kernel.

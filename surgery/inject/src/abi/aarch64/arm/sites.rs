@@ -16,7 +16,7 @@
 use fastpath_code::rescue::thunk::{Change, Thunk};
 use fastpath_image::Isa;
 
-use crate::target::sites::{Doors, MOST_CALLS, OUT_OF_REACH, Site};
+use crate::target::sites::{Doors, MOST_CALLS, OUT_OF_REACH, Site, watched};
 
 use super::super::sites::Shape;
 
@@ -82,20 +82,8 @@ pub fn find(code: &[u8], address: u64, _ends: &[u64], sites: &mut Vec<Site>) {
 /// Returns whether the hook watches the call of this number.
 fn is_watched(number: u32) -> bool {
     let calls = &Isa::Arm.facts().calls;
-    let watched = [
-        calls.execve,
-        calls.prctl,
-        calls.settimeofday,
-        calls.clock_settime,
-        calls.adjtimex,
-        calls.clock_adjtime,
-        calls.unshare,
-        calls.setns,
-        calls.seccomp,
-        calls.execveat,
-    ];
     let with_64_bits = [calls.clock_settime64, calls.clock_adjtime64];
-    watched.contains(&number) || with_64_bits.contains(&Some(number))
+    watched(Isa::Arm).contains(&number) || with_64_bits.contains(&Some(number))
 }
 
 /// Returns the shape of an `svc` of T32 code; `before` returns the two bytes so many instructions of two bytes before it.
