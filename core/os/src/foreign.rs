@@ -2,8 +2,10 @@
 //!
 //! Whoever owns such a file may truncate or replace it, put a FIFO, a device or a link in its place, or serve it himself
 //! and never answer (FUSE). So it is opened beneath the root of the process that names it, only if it is regular, without
-//! waiting, and never mapped: it is read in bounded pieces. Where this process must go on, a [`Worker`] reads ([`Reader`]).
+//! waiting, and never mapped: it is read in bounded pieces. Where this process must go on, a [`Worker`] reads what is not on a
+//! disk ([`Reader`]).
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
@@ -56,6 +58,12 @@ impl Identity {
             size: found.stx_size,
             mode: found.stx_mode,
         })
+    }
+
+    /// Returns whether a disk has it: network file systems, FUSE and those in memory have devices of no driver, and are
+    /// numbered without a major number. (A file system of FUSE on a disk is mounted by root.)
+    fn is_on_disk(&self) -> bool {
+        libc::major(self.device) != 0
     }
 
     fn is_regular(&self) -> bool {
@@ -127,33 +135,42 @@ pub fn open(handle: impl AsFd) -> io::Result<File> {
 }
 
 /// Most bytes that are read at once.
-const PIECE: u64 = 4 << 20;
+const PIECE: usize = 4 << 20;
+/// Bytes that are read at once, and kept, where fewer are asked for: a parser asks for many small pieces that lie side by
+/// side, and the worker's answer to each would take as long as to read all of them.
+const BLOCK: usize = 64 << 10;
 
-/// An open foreign file, that a [`Worker`] reads.
+/// An open foreign file.
 pub struct Reader {
     source: Source,
     until: Instant,
     left: u64,
     at: u64,
     length: u64,
+    /// Blocks by their offsets.
+    blocks: HashMap<u64, Vec<u8>>,
 }
 
 enum Source {
     Worker(Worker),
-    /// Where no process can be started (RLIMIT_NPROC, pids.max).
+    /// On a disk, or where no process can be started (RLIMIT_NPROC, pids.max).
     Here(File),
 }
 
 impl Reader {
-    /// Opens the file of a handle. At most `most` bytes are read, and until `timeout` is over.
+    /// Opens the file of a handle. At most `most` bytes are read, and until `timeout` is over. A file on a disk is read in
+    /// this process, as the kernel reads it for whoever executes it; every other by a worker.
     pub fn open(handle: BorrowedFd<'_>, most: u64, timeout: Duration) -> io::Result<Reader> {
+        if Identity::read(handle)?.is_on_disk() {
+            return Reader::new(Source::Here(open(handle)?), most, timeout);
+        }
         let fd = handle.as_raw_fd();
         // SAFETY: the child keeps this descriptor open.
-        let open_here = move || open(unsafe { BorrowedFd::borrow_raw(fd) });
-        Reader::start(&[fd], open_here, most, timeout)
+        let open_there = move || open(unsafe { BorrowedFd::borrow_raw(fd) });
+        Reader::start(&[fd], open_there, most, timeout)
     }
 
-    /// Opens the file that `open` returns, in the worker.
+    /// Opens the file that `open` returns, in a worker.
     pub fn start(
         keeps: &[i32],
         open: impl Fn() -> io::Result<File>,
@@ -169,19 +186,25 @@ impl Reader {
             Ok(worker) => Source::Worker(worker),
             Err(_) => Source::Here(open()?),
         };
+        Reader::new(source, most, timeout)
+    }
+
+    fn new(source: Source, most: u64, timeout: Duration) -> io::Result<Reader> {
         let mut reader = Reader {
             source,
             until: Instant::now() + timeout,
             left: most,
             at: 0,
             length: 0,
+            blocks: HashMap::new(),
         };
         reader.length = match &reader.source {
             Source::Here(file) => Identity::read(file)?.size,
-            Source::Worker(_) => reader
-                .ask(0, 0)?
-                .first_chunk()
-                .map_or(0, |length| u64::from_ne_bytes(*length)),
+            Source::Worker(_) => {
+                let mut length = [0; size_of::<u64>()];
+                reader.ask(0, 0, &mut length)?;
+                u64::from_ne_bytes(length)
+            }
         };
         Ok(reader)
     }
@@ -191,26 +214,27 @@ impl Reader {
         self.length
     }
 
-    fn ask(&mut self, offset: u64, size: u64) -> io::Result<Vec<u8>> {
+    /// Reads at most `size` bytes at `offset`, and returns how many.
+    fn ask(&mut self, offset: u64, size: u64, to: &mut [u8]) -> io::Result<usize> {
         let left = self.until.saturating_duration_since(Instant::now());
         let worker = match &mut self.source {
             Source::Worker(worker) => worker,
             Source::Here(_) if left.is_zero() => return Err(io::ErrorKind::TimedOut.into()),
-            Source::Here(file) => {
-                let mut bytes = vec![0; size as usize];
-                let read = file.read_at(&mut bytes, offset)?;
-                bytes.truncate(read);
-                return Ok(bytes);
-            }
+            Source::Here(file) => return file.read_at(&mut to[..size as usize], offset),
         };
-        let mut answer = worker.ask([offset, size], left)?;
-        let error = answer
-            .first_chunk()
-            .map_or(libc::EIO, |error| i32::from_ne_bytes(*error));
-        if error != 0 {
-            return Err(io::Error::from_raw_os_error(error));
+        let answer = worker.ask([offset, size], left)?;
+        let (error, bytes) = answer.split_first_chunk().unwrap_or((&[0xff; 4], &[]));
+        match i32::from_ne_bytes(*error) {
+            0 => Ok(copy(bytes, to)),
+            error => Err(io::Error::from_raw_os_error(error)),
         }
-        Ok(answer.split_off(size_of::<i32>()))
+    }
+
+    /// Reads into a buffer, which counts.
+    fn fetch(&mut self, offset: u64, to: &mut [u8]) -> io::Result<usize> {
+        let left = self.left.checked_sub(to.len() as u64);
+        self.left = left.ok_or_else(|| io::Error::other("more of it would be read than may be"))?;
+        self.ask(offset, to.len() as u64, to)
     }
 
     /// Returns the whole file.
@@ -246,7 +270,7 @@ fn answer(
         *file = Some(opened);
         return Ok(bytes);
     };
-    bytes.resize(size_of::<i32>() + size.min(PIECE) as usize, 0);
+    bytes.resize(size_of::<i32>() + size.min(PIECE as u64) as usize, 0);
     let read = file.read_at(&mut bytes[size_of::<i32>()..], offset)?;
     bytes.truncate(size_of::<i32>() + read);
     Ok(bytes)
@@ -254,20 +278,30 @@ fn answer(
 
 impl io::Read for Reader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let size = PIECE.min(buffer.len() as u64);
-        if size == 0 {
-            return Ok(0);
-        }
-        self.left = self
-            .left
-            .checked_sub(size)
-            .ok_or_else(|| io::Error::other("more of it would be read than may be"))?;
-        let piece = self.ask(self.at, size)?;
-        let read = buffer.get_mut(..piece.len()).ok_or(io::ErrorKind::InvalidData)?;
-        read.copy_from_slice(&piece);
-        self.at += piece.len() as u64;
-        Ok(piece.len())
+        let size = buffer.len().min(PIECE);
+        let read = if size >= BLOCK {
+            self.fetch(self.at, &mut buffer[..size])?
+        } else {
+            let start = self.at / BLOCK as u64 * BLOCK as u64;
+            if !self.blocks.contains_key(&start) {
+                let mut block = vec![0; BLOCK];
+                let read = self.fetch(start, &mut block)?;
+                block.truncate(read);
+                self.blocks.insert(start, block);
+            }
+            let block = &self.blocks[&start];
+            copy(block.get((self.at - start) as usize..).unwrap_or_default(), buffer)
+        };
+        self.at += read as u64;
+        Ok(read)
     }
+}
+
+/// Copies as much as there is room for, and returns how much that is.
+fn copy(from: &[u8], to: &mut [u8]) -> usize {
+    let count = from.len().min(to.len());
+    to[..count].copy_from_slice(&from[..count]);
+    count
 }
 
 impl io::Seek for Reader {
@@ -343,14 +377,14 @@ mod tests {
     fn a_file_that_shrinks_while_it_is_read_ends_and_no_more_is_read_than_may_be() {
         let tree = Tree::new("shrinks");
         let path = tree.0.join("file");
-        std::fs::write(&path, vec![7; 3 * PIECE as usize]).unwrap();
+        std::fs::write(&path, vec![7; 3 * PIECE]).unwrap();
         let handle = handle(&path).unwrap();
         let start = |most| Reader::open(handle.as_fd(), most, Duration::from_secs(20)).unwrap();
-        assert_eq!(start(u64::MAX).contents().unwrap(), vec![7; 3 * PIECE as usize]);
-        assert!(start(PIECE).contents().is_err());
+        assert_eq!(start(u64::MAX).contents().unwrap(), vec![7; 3 * PIECE]);
+        assert!(start(PIECE as u64).contents().is_err());
         let mut reader = start(u64::MAX);
         File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
-        assert_eq!(reader.length(), 3 * PIECE);
+        assert_eq!(reader.length(), 3 * PIECE as u64);
         assert!(reader.contents().is_err());
         assert_eq!(start(u64::MAX).contents().unwrap().len(), 100);
     }

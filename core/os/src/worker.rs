@@ -13,6 +13,8 @@ use crate::Mapping;
 
 /// Longest answer in bytes.
 const LONGEST: u64 = 64 << 20;
+/// Time in which a child that is killed ends, unless it waits in the kernel.
+const LONGEST_END: Duration = Duration::from_millis(50);
 /// Number of processes that are examined by one request: a request and its answer cost as much as to examine one.
 const BATCH: usize = 64;
 
@@ -81,13 +83,7 @@ impl Worker {
     fn read(&mut self, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
-            let mut ready = libc::pollfd {
-                fd: self.stream.as_raw_fd(),
-                events: libc::POLLIN,
-                revents: 0,
-            };
-            // SAFETY: one structure, which lives for the call.
-            match unsafe { libc::poll(&mut ready, 1, left.as_millis().min(60_000) as i32) } {
+            match self.wait_for(libc::POLLIN, left) {
                 0 => return Err(io::ErrorKind::TimedOut.into()),
                 1.. => match self.stream.read(bytes) {
                     Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -103,19 +99,27 @@ impl Worker {
         }
         Ok(())
     }
+
+    /// Waits for `events` of the socket, or for the child's end; returns what poll(2) does.
+    fn wait_for(&self, events: i16, longest: Duration) -> i32 {
+        let mut ready = libc::pollfd {
+            fd: self.stream.as_raw_fd(),
+            events,
+            revents: 0,
+        };
+        // SAFETY: one structure, which lives for the call.
+        unsafe { libc::poll(&mut ready, 1, longest.as_millis().min(60_000) as i32) }
+    }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // SAFETY: kill and waitpid of the child, which has not been waited for; a null status is allowed.
+        // SAFETY: the child has not been waited for.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
-        // A child that waits in the kernel is left to init.
-        for _ in 0..50 {
-            // SAFETY: as above.
-            if unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::WNOHANG) } != 0 {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
+        // Its end closes its socket. A child that waits in the kernel is left to init.
+        if self.wait_for(0, LONGEST_END) > 0 {
+            // SAFETY: as above; a null status is allowed.
+            unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
         }
     }
 }
