@@ -106,6 +106,7 @@ const CALLS: SystemCalls = SystemCalls {
     sendmsg: 296,
     recvmsg: 297,
     openat: 322,
+    readlinkat: 332,
     ppoll: 336,
     unshare: 337,
     getcpu: 345,

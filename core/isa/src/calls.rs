@@ -30,7 +30,7 @@ system_calls! {
     SystemCalls:
     adjtimex clock_adjtime clock_getres clock_gettime clock_settime clone close connect execve execveat exit_group fcntl
     futex getcpu getpid getsockopt gettid gettimeofday kill memfd_create mmap mprotect munmap openat ppoll prctl pread64
-    prlimit64 read recvmsg rt_sigaction rt_sigprocmask rt_sigreturn seccomp sendmsg setns settimeofday socket socketpair
+    prlimit64 read readlinkat recvmsg rt_sigaction rt_sigprocmask rt_sigreturn seccomp sendmsg setns settimeofday socket socketpair
     unshare wait4 write
     ;
     clock_adjtime64 clock_getres_time64 clock_gettime64 clock_settime64 sigreturn time
@@ -53,6 +53,7 @@ pub(crate) const ASM_GENERIC: SystemCalls = SystemCalls {
     write: 64,
     pread64: 67,
     ppoll: 73,
+    readlinkat: 78,
     exit_group: 94,
     unshare: 97,
     futex: 98,

@@ -95,6 +95,7 @@ const CALLS: SystemCalls = SystemCalls {
     clock_gettime: 265,
     clock_getres: 266,
     openat: 295,
+    readlinkat: 305,
     ppoll: 309,
     unshare: 310,
     getcpu: 318,

@@ -174,6 +174,7 @@ mod tests {
             (calls.getpid, libc::SYS_getpid),
             (calls.getsockopt, libc::SYS_getsockopt),
             (calls.gettid, libc::SYS_gettid),
+            (calls.readlinkat, libc::SYS_readlinkat),
             (calls.gettimeofday, libc::SYS_gettimeofday),
             (calls.kill, libc::SYS_kill),
             (calls.memfd_create, libc::SYS_memfd_create),

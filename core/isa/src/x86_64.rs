@@ -99,6 +99,7 @@ const CALLS: SystemCalls = SystemCalls {
     clock_getres: 229,
     exit_group: 231,
     openat: 257,
+    readlinkat: 267,
     ppoll: 271,
     unshare: 272,
     prlimit64: 302,

@@ -26,7 +26,7 @@ extern struct fp_hook_state fp_state HIDDEN;
 extern struct fp_mailbox fp_mailbox HIDDEN;
 
 /* asm-generic/errno.h, linux/futex.h, linux/prctl.h, linux/sched.h, asm-generic/mman-common.h */
-enum { FP_ETIMEDOUT = 110 };
+enum { FP_ENOENT = 2, FP_ENOTDIR = 20, FP_ETIMEDOUT = 110 };
 enum { CLOCK_REALTIME = 0, CLOCK_MONOTONIC = 1, CLOCK_BOOTTIME = 7, CLOCK_TAI = 11 };
 enum { FUTEX_WAIT = 0, FUTEX_WAKE = 1 };
 enum { PR_SET_SECCOMP = 22, PR_GET_TSC = 25, PR_SET_TSC = 26, PR_SET_SYSCALL_USER_DISPATCH = 59 };
@@ -34,7 +34,7 @@ enum { PR_TSC_SIGSEGV = 2 };
 enum { SECCOMP_SET_MODE_FILTER = 1, SECCOMP_GET_ACTION_AVAIL = 2, SECCOMP_GET_NOTIF_SIZES = 3 };
 enum { SECCOMP_FILTER_FLAG_TSYNC = 1, SECCOMP_FILTER_FLAG_TSYNC_ESRCH = 16 };
 enum { PROT_READ = 1, MAP_PRIVATE = 2, MAP_FIXED = 0x10, MAP_ANONYMOUS = 0x20 };
-enum { AT_FDCWD = -100 };
+enum { AT_FDCWD = -100, AT_EMPTY_PATH = 0x1000 };
 #define PR_SET_PTRACER 0x59616d61
 #define CLONE_NEWTIME 0x80
 
@@ -397,6 +397,23 @@ static int leave_namespace(struct fp_call *call) {
 	return 1;
 }
 
+/* Whoever searches PATH for a program tries to execute it in each directory. Where there is none, nothing is to be
+ * served, and the attendant would take as long to find that out as the exec of a program. */
+static int is_missing(fp_u64 dirfd, fp_u64 path) {
+	char byte;
+	const long result = fp_syscall4(FP_NR_readlinkat, (long)dirfd, (long)path, (long)&byte, sizeof byte);
+
+	return result == -FP_ENOENT || result == -FP_ENOTDIR;
+}
+
+static void before_exec(fp_u64 dirfd, fp_u64 path, fp_u32 flags) {
+	await_before_exec();
+	if (fp_state.silent || fp_state.unattended)
+		return;
+	if (flags & AT_EMPTY_PATH || !is_missing(dirfd, path))
+		ask(FP_REQUEST_EXEC, dirfd, path, flags);
+}
+
 /* Called before a system call. Returns whether it was made here, with its result in the register for that. */
 HIDDEN int fp_hook_call(struct fp_call *call) {
 	const unsigned long *a = call->arg;
@@ -414,12 +431,10 @@ HIDDEN int fp_hook_call(struct fp_call *call) {
 	case FP_NR_adjtimex:
 		return set_clock(call);
 	case FP_NR_execve:
-		await_before_exec();
-		ask(FP_REQUEST_EXEC, (fp_u64)AT_FDCWD, a[0], 0);
+		before_exec((fp_u64)AT_FDCWD, a[0], 0);
 		break;
 	case FP_NR_execveat:
-		await_before_exec();
-		ask(FP_REQUEST_EXEC, a[0], a[1], (fp_u32)a[4]);
+		before_exec(a[0], a[1], (fp_u32)a[4]);
 		break;
 	case FP_NR_seccomp:
 		return seccomp(call);

@@ -10,18 +10,20 @@ mod number {
     pub(super) const MMAP2: u32 = 192;
     pub(super) const GETTID: u32 = 224;
     pub(super) const FUTEX: u32 = 240;
+    pub(super) const READLINKAT: u32 = 305;
     pub(super) const SOCKETPAIR: u32 = 360;
     pub(super) const RECVMSG: u32 = 372;
 }
 
 /// Calls that are tried, in this order.
-pub(super) const CALLS: [&str; 7] = [
+pub(super) const CALLS: [&str; 8] = [
     "socketpair",
     "recvmsg",
     "executable memory",
     "mmap of a memfd",
     "munmap",
     "futex",
+    "readlinkat",
     "prctl",
 ];
 
@@ -77,9 +79,13 @@ pub(super) fn try_calls() -> Result<(), i32> {
     check(call(number::MUNMAP, [code as u32, 4096, 0, 0, 0, 0]) == 0, 5)?;
     let woken = call(number::FUTEX, [at(0), libc::FUTEX_WAKE as u32, 1, 0, 0, 0]) == 0;
     check(woken && call(number::GETTID, [0; 6]) > 0, 6)?;
+    // SAFETY: as above; word 15 is the path "/".
+    unsafe { words.add(15).write(u32::from_ne_bytes(*b"/\0\0\0")) };
+    let link = call(number::READLINKAT, [libc::AT_FDCWD as u32, at(15), at(0), 1, 0, 0]);
+    check(link == -libc::EINVAL, 7)?;
     check(
         call(number::PRCTL, [libc::PR_GET_TSC as u32, at(0), 0, 0, 0, 0]) == 0,
-        7,
+        8,
     )
 }
 

@@ -65,7 +65,7 @@ fn try_in_child(calls: fn() -> Result<(), i32>, names: &[&str]) -> Result<(), St
     }
 }
 
-const CALLS: [&str; 9] = [
+const CALLS: [&str; 10] = [
     "socketpair",
     "sendmsg or recvmsg",
     "memfd_create",
@@ -73,6 +73,7 @@ const CALLS: [&str; 9] = [
     "mmap of a memfd",
     "munmap",
     "futex",
+    "readlinkat",
     "prctl",
     "ptrace of a child",
 ];
@@ -120,10 +121,12 @@ fn try_calls() -> Result<(), i32> {
             libc::syscall(libc::SYS_futex, &word, libc::FUTEX_WAKE, 1, 0) == 0 && libc::syscall(libc::SYS_gettid) > 0,
             7,
         )?;
+        let is_link = libc::readlinkat(libc::AT_FDCWD, c"/".as_ptr(), (&raw mut byte).cast(), 1);
+        check(is_link < 0 && *libc::__errno_location() == libc::EINVAL, 8)?;
         let mut mode = 0;
-        check(libc::prctl(libc::PR_GET_TSC, &mut mode) == 0, 8)?;
+        check(libc::prctl(libc::PR_GET_TSC, &mut mode) == 0, 9)?;
         // The helper's own call: PTRACE_TRACEME represents the rest of ptrace.
-        check(libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) == 0, 9)?;
+        check(libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) == 0, 10)?;
         libc::close(pair[0].as_raw_fd());
     }
     Ok(())

@@ -18,7 +18,7 @@ use crate::target::tracee::Tracee;
 
 /// The calls of an injection (`surgery`, with those that make a batch end), and of the hook (`hook/hook.c`). The hook
 /// also repeats calls of the program itself. The image makes no call that the program did not make before.
-const OURS: [(&str, libc::c_long); 11] = [
+const OURS: [(&str, libc::c_long); 12] = [
     ("clock_gettime", libc::SYS_clock_gettime),
     ("close", libc::SYS_close),
     ("futex", libc::SYS_futex),
@@ -26,6 +26,7 @@ const OURS: [(&str, libc::c_long); 11] = [
     ("mmap", libc::SYS_mmap),
     ("munmap", libc::SYS_munmap),
     ("prctl", libc::SYS_prctl),
+    ("readlinkat", libc::SYS_readlinkat),
     ("recvmsg", libc::SYS_recvmsg),
     ("restart_syscall", libc::SYS_restart_syscall),
     ("socketpair", libc::SYS_socketpair),
