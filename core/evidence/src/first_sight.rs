@@ -1,9 +1,12 @@
 //! The CPU's statement, the kernel's permission, and whether reads trap.
 
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::counter::{self, Features};
+use crate::cpus;
 use crate::verdict::Evidence;
+use crate::warp::small_thread;
 use fastpath_isa::Isa;
 
 pub(super) fn look() -> Evidence {
@@ -19,6 +22,18 @@ pub(super) fn look() -> Evidence {
 /// Returns whether the kernel or the firmware emulates reads of the counter.
 pub(super) fn is_trapped() -> bool {
     Isa::HOST.facts().counter.trapped.is_some() && costs().is_of_trapped_reads()
+}
+
+/// Returns the CPUs on which the kernel or the firmware emulates reads, of those that this process may use: a hypervisor may
+/// set up its virtual CPUs differently.
+pub(super) fn trapped_cpus() -> Vec<usize> {
+    let traps = |cpu: &usize| cpus::run_on(*cpu).is_ok() && is_trapped();
+    let look = move || cpus::allowed().into_iter().filter(traps).collect();
+    if Isa::HOST.facts().counter.trapped.is_none() {
+        return Vec::new();
+    }
+    let looked = small_thread().spawn(look).map(JoinHandle::join);
+    looked.map(Result::unwrap_or_default).unwrap_or_default()
 }
 
 /// The shortest durations of some reads of the counter, and of as many system calls.

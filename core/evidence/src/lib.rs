@@ -98,6 +98,12 @@ impl Evidence {
     }
 }
 
+/// Returns the CPUs on which the kernel answers reads of the counter, as slowly as a system call, of those that this process may
+/// use. The counter must be readable. Starts a thread, which visits each CPU: a busy one takes some milliseconds.
+pub fn trapped_cpus() -> Vec<usize> {
+    first_sight::trapped_cpus()
+}
+
 /// Returns the counter's features if it may be read and its rate satisfies `trust`. Must be called before the counter
 /// is read for any purpose.
 pub fn is_promising(trust: Trust) -> Result<Features, Distrust> {

@@ -175,6 +175,9 @@ pub struct CounterFacts {
     /// The evidence for the verdict on it, the same as that of `fastpath run`: whether it may be read, the features
     /// that CPUID reports, and every pair of CPUs with its bounds or the reason why it was left out.
     pub evidence: Evidence,
+    /// The CPUs on which the kernel answers reads of it (Arm).
+    #[serde(default)]
+    pub trapped_cpus: Vec<usize>,
     /// The CPU's flags about the counter that are set; nothing if /proc/cpuinfo could not be read.
     pub flags: Option<Vec<String>>,
     /// The flags that a kernel looks for and that are not set.
@@ -193,6 +196,14 @@ impl CounterFacts {
     pub(crate) fn is_wrong_or_may_be(&self) -> bool {
         let verdict = self.evidence.verdict(Trust::Invariant);
         matches!(verdict, Err(Distrust::NotInvariant | Distrust::Warp { .. }))
+    }
+
+    /// Returns the CPUs on which reads cost more than on others.
+    pub(crate) fn slow_cpus(&self) -> &[usize] {
+        match self.evidence.is_trapped {
+            true => &[],
+            false => &self.trapped_cpus,
+        }
     }
 
     /// Returns how far the counters of two CPUs are apart at least, in ns.
@@ -319,6 +330,9 @@ pub struct Process {
     /// The files that it executes whose own code reads the CPU's counter; the program is first.
     #[serde(default)]
     pub counter_reads: Vec<CounterReads>,
+    /// For each thread, the CPU on which it ran last; only where the kernel may answer reads of the counter (Arm).
+    #[serde(default)]
+    pub cpus_of_threads: Vec<usize>,
     /// The vDSO that AT_SYSINFO_EHDR names.
     pub vdso: Option<VdsoKind>,
     /// Whether `[vdso]` is mapped.

@@ -254,6 +254,10 @@ fn counter_facts(root: &Root, probe: &Probe, cpuinfo: Option<&str>, log: Option<
     } else {
         Evidence::at_first_sight()
     };
+    let trapped_cpus = match root.is_host() && evidence.is_readable {
+        true => fastpath_evidence::trapped_cpus(),
+        false => Vec::new(),
+    };
     let is_apart = evidence.warp.as_ref().and_then(Warp::furthest_apart).is_some();
     CounterFacts {
         drifts: if is_apart {
@@ -262,6 +266,7 @@ fn counter_facts(root: &Root, probe: &Probe, cpuinfo: Option<&str>, log: Option<
             Vec::new()
         },
         evidence,
+        trapped_cpus,
         name: probe.host.counter.into(),
         read_ns: probe.host.counter_ns,
         flags,

@@ -3,8 +3,9 @@
 use super::facts::{Process, TimeNamespace, VdsoKind};
 use super::root::{Root, Unseen, permission};
 use super::{calls_in_files, page};
+use fastpath_image::Isa;
 use fastpath_measure::host::parse_timens_offsets;
-use fastpath_os::{Mapping, foreign};
+use fastpath_os::{Mapping, Stat, foreign};
 use fastpath_tools::audit::CounterRead;
 use fastpath_tools::program::{self, Library};
 use std::collections::HashSet;
@@ -18,6 +19,8 @@ const MOST_FILES: usize = 4096;
 const MOST_LIBRARY: u64 = 16 << 20;
 /// Most bytes of the file with Java's version: it has 2 KiB.
 const MOST_RELEASE: u64 = 64 << 10;
+/// Most threads that are looked at.
+const MOST_THREADS: usize = 4096;
 /// Time for a process. Its program and libraries are searched, of which a browser has 500 MiB.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -80,12 +83,28 @@ pub(super) fn look(root: &Root, pid: &str) -> Result<Process, String> {
         return Ok(process);
     }
     process.time_namespace = time_namespace(root, &directory);
+    if Isa::HOST.facts().counter.trapped.is_some() {
+        process.cpus_of_threads = cpus_of_threads(root, &directory);
+    }
     look_at_program(root, &directory, &mut process);
     look_at_memory(root, &directory, pid, &mut process);
     if pid == "self" && root.is_host() && !was_given_vdso() {
         process.vdso = Some(VdsoKind::None);
     }
     Ok(process)
+}
+
+/// Returns the CPU on which each thread ran last.
+fn cpus_of_threads(root: &Root, directory: &str) -> Vec<usize> {
+    /// Index of `processor` (proc_pid_stat(5)) behind the name.
+    const PROCESSOR: usize = 39 - 3;
+    let threads = std::fs::read_dir(root.path_of(&format!("{directory}/task")));
+    let cpu = |thread: std::fs::DirEntry| {
+        let stat = root.text(&format!("{directory}/task/{}/stat", thread.file_name().display()));
+        Stat::fields(&stat.ok()?)?.get(PROCESSOR)?.parse().ok()
+    };
+    let threads = threads.into_iter().flatten().flatten().take(MOST_THREADS);
+    threads.filter_map(cpu).collect()
 }
 
 /// Reads this process's own auxiliary vector. /proc shows the vector as the kernel wrote it, but the program that

@@ -71,6 +71,13 @@ fn of_reads(facts: &Facts, add: &mut Add<'_>) {
         let shows = "by the kernel, as slowly as a system call (an erratum of this CPU)".to_owned();
         add("answered", Mark::Bad, shows, "measured");
     }
+    if let slow @ [_, ..] = facts.counter.slow_cpus() {
+        let shows = format!(
+            "by the kernel on {} of the CPUs, as slowly as a system call: {slow:?}",
+            slow.len()
+        );
+        add("answered", Mark::Bad, shows, "measured");
+    }
     if let Some(ns) = facts.counter.read_ns {
         let mark = if ns > 100.0 { Mark::Bad } else { Mark::Ok };
         let shows = format!("{} ({})", nanoseconds(ns), facts.counter.name);

@@ -32,6 +32,7 @@ pub(super) fn from_facts(facts: &Facts) -> Vec<Finding> {
             None => found,
         });
     }
+    findings.extend(slow_on_some_cpus(facts));
     let in_use = facts.clocksource.current.as_deref().is_some_and(causes::is_counter);
     if let Some(worst) = counter.evidence.warp.as_ref().and_then(Warp::furthest_apart) {
         let says = format!(
@@ -70,6 +71,25 @@ pub(super) fn from_facts(facts: &Facts) -> Vec<Finding> {
     }
     findings.extend(rate_mismatch(facts, in_use));
     findings
+}
+
+fn slow_on_some_cpus(facts: &Facts) -> Option<Finding> {
+    let slow = facts.counter.slow_cpus();
+    let cpus = slow.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    let says =
+        format!("on CPU {cpus}, the kernel answers reads of the counter: there, no vDSO is faster than a system call");
+    let found = (!slow.is_empty()).then(|| finding("counter-slow-on-some-cpus", Severity::Slow, says));
+    let found = found.map(|found| found.proof("measured", "a read on each CPU, against a system call"))?;
+    let Some(process) = &facts.process else {
+        return Some(found);
+    };
+    let threads = &process.cpus_of_threads;
+    let there = threads.iter().filter(|cpu| slow.contains(cpu)).count();
+    Some(found.because(&format!(
+        "{there} of the {} threads of process {} ran there last",
+        threads.len(),
+        process.pid
+    )))
 }
 
 /// Describes how the counters' rates differ.

@@ -14,7 +14,7 @@ pub use remedy::{Remedy, When};
 
 /// The remedies of a finding, by the findings' identifiers.
 type Helps = fn(&Facts, &[Finding]) -> Vec<Remedy>;
-const BY_FINDING: [(&[&str], Helps); 13] = [
+const BY_FINDING: [(&[&str], Helps); 14] = [
     (&["clock-rate"], |facts, _| rate::wrong_rate(facts)),
     (&["counter-unused"], |facts, _| counter::counter_unused(facts)),
     (&["process-reads"], |facts, _| {
@@ -51,6 +51,14 @@ const BY_FINDING: [(&[&str], Helps); 13] = [
     }),
     (&["counter-expensive"], |facts, _| {
         counter::hypervisor(facts).into_iter().collect()
+    }),
+    (&["counter-slow-on-some-cpus"], |_, _| {
+        vec![remedy(
+            "other-cpus",
+            When::Now,
+            "let threads that read clocks run on the other CPUs (`taskset`, a cpuset)",
+            "the CPU time of those CPUs",
+        )]
     }),
     (&["counters-apart", "clock-backward"], |facts, findings| {
         counter::unsound_counter(facts, findings).into_iter().collect()

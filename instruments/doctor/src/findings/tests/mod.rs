@@ -756,6 +756,26 @@ fn notes_do_not_make_a_host_sick() {
 }
 
 #[test]
+fn cpus_whose_counter_the_kernel_answers_and_the_threads_there_are_named() {
+    let mut facts = samples::healthy();
+    facts.counter.trapped_cpus = vec![2, 3];
+    facts.process = Some(Process {
+        cpus_of_threads: vec![0, 3, 1, 2, 3],
+        ..samples::process()
+    });
+    let found = finding(&report(facts.clone()), "counter-slow-on-some-cpus").clone();
+    assert!(found.says.contains("on CPU 2, 3"), "{}", found.says);
+    assert!(
+        found.because[0].says.contains("3 of the 5 threads"),
+        "{:?}",
+        found.because
+    );
+    // Where every read is slow, that is said of the counter.
+    facts.counter.evidence.is_trapped = true;
+    assert!(!ids(&report(facts)).contains(&"counter-slow-on-some-cpus"));
+}
+
+#[test]
 fn what_was_asked_about_comes_first_then_the_gravest() {
     let mut facts = samples::hpet();
     // Nothing depends on a counter that is not used.
