@@ -22,9 +22,10 @@ mod worker;
 use std::fmt::Display;
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirEntryExt, FileExt};
 use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 pub use maps::{Mapping, device_of_memory};
 pub use printable::{is_printable, printable, printable_json};
@@ -45,6 +46,25 @@ pub fn kernel_version() -> (u32, u32) {
     static VERSION: LazyLock<(u32, u32)> =
         LazyLock::new(|| version(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()));
     *VERSION
+}
+
+/// Waits for one of these events of a descriptor (poll(2)), at most for `limit`, and returns whether there was one. A pidfd has
+/// POLLIN once its process has ended (pidfd_open(2)).
+pub fn is_ready(fd: impl AsFd, events: i16, limit: Duration) -> bool {
+    let until = Instant::now() + limit;
+    loop {
+        let left = until.saturating_duration_since(Instant::now()).as_millis();
+        let mut poll = libc::pollfd {
+            fd: fd.as_fd().as_raw_fd(),
+            events,
+            revents: 0,
+        };
+        // SAFETY: one structure, which lives for the call.
+        match unsafe { libc::poll(&mut poll, 1, left.try_into().unwrap_or(i32::MAX)) } {
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            ready => return ready > 0,
+        }
+    }
 }
 
 /// Returns the PIDs of all visible processes. Each may end at any time. Fails where /proc is not mounted, or is that of a

@@ -83,32 +83,17 @@ impl Worker {
     fn read(&mut self, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
-            match self.wait_for(libc::POLLIN, left) {
-                0 => return Err(io::ErrorKind::TimedOut.into()),
-                1.. => match self.stream.read(bytes) {
-                    Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                    Ok(count) => bytes = &mut bytes[count..],
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error),
-                },
-                _ => match io::Error::last_os_error() {
-                    error if error.kind() == io::ErrorKind::Interrupted => {}
-                    error => return Err(error),
-                },
+            if !crate::is_ready(&self.stream, libc::POLLIN, left) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            match self.stream.read(bytes) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => bytes = &mut bytes[count..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())
-    }
-
-    /// Waits for `events` of the socket, or for the child's end; returns what poll(2) does.
-    fn wait_for(&self, events: i16, longest: Duration) -> i32 {
-        let mut ready = libc::pollfd {
-            fd: self.stream.as_raw_fd(),
-            events,
-            revents: 0,
-        };
-        // SAFETY: one structure, which lives for the call.
-        unsafe { libc::poll(&mut ready, 1, longest.as_millis().min(60_000) as i32) }
     }
 }
 
@@ -117,7 +102,7 @@ impl Drop for Worker {
         // SAFETY: the child has not been waited for.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
         // Its end closes its socket. A child that waits in the kernel is left to init.
-        if self.wait_for(0, LONGEST_END) > 0 {
+        if crate::is_ready(&self.stream, 0, LONGEST_END) {
             // SAFETY: as above; a null status is allowed.
             unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
         }

@@ -10,10 +10,9 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// The account that is charged.
@@ -163,10 +162,9 @@ fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Returns whether the process has ended: its pidfd is readable then (pidfd_open(2)).
+/// Returns whether the process has ended.
 pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
-    poll(&mut fds, PollTimeout::ZERO) != Ok(0)
+    fastpath_os::is_ready(pidfd, libc::POLLIN, std::time::Duration::ZERO)
 }
 
 fn effective_uid(pid: i32) -> io::Result<u32> {

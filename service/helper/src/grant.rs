@@ -1,7 +1,7 @@
 //! Grants: of the host's daemon, or of a publisher in this process.
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use fastpath_evidence::PageCopy;
@@ -164,14 +164,13 @@ pub fn stay_while(publisher: Option<&mut Publisher>, process: Option<&OwnedFd>, 
 
 /// Waits for the end of `process`, at most for `limit`, and returns whether it has ended.
 fn has_ended(process: Option<BorrowedFd<'_>>, limit: Duration) -> bool {
-    let mut poll = libc::pollfd {
-        // A negative number is ignored.
-        fd: process.map_or(-1, |process| process.as_raw_fd()),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: the pointer is to one pollfd, a local.
-    unsafe { libc::poll(&mut poll, 1, limit.as_millis() as i32) > 0 }
+    match process {
+        Some(process) => fastpath_os::is_ready(process, libc::POLLIN, limit),
+        None => {
+            std::thread::sleep(limit);
+            false
+        }
+    }
 }
 
 /// Opens a pidfd, which names a process for good.

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use fastpath_page::ClockSet;
 use fastpath_page::Clocks;
 use fastpath_protocol::{Client, ClientError, Code};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::log::{say, stays};
@@ -86,8 +85,7 @@ impl Candidate {
     }
 
     fn has_ended(&self) -> bool {
-        let mut fds = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
-        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+        fastpath_os::is_ready(&self.pidfd, libc::POLLIN, Duration::ZERO)
     }
 
     /// Does what can be done now, without waiting for anything but the daemon's answer (at most 2 s).

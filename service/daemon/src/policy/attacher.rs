@@ -5,15 +5,13 @@
 //! does it.
 
 use std::io::Read;
-use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fastpath_protocol::SOCKET_VARIABLE;
 use fastpath_publish::evidence::Trust;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::ProcessFacts;
@@ -148,15 +146,7 @@ fn has_ended_within(child: &Child, limit: Duration) -> bool {
     let Ok(pidfd) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else {
         return false;
     };
-    let begun = Instant::now();
-    loop {
-        let left = limit.saturating_sub(begun.elapsed());
-        let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
-            Err(nix::errno::Errno::EINTR) => {}
-            answered => return answered.is_ok_and(|ready| ready > 0),
-        }
-    }
+    fastpath_os::is_ready(pidfd, libc::POLLIN, limit)
 }
 
 #[cfg(test)]

@@ -172,11 +172,5 @@ fn attendant(grant: &Grant, mailbox: &Arc<Shared>, wanted: &Wanted) -> Result<Ar
 
 /// Returns whether the process that asked is done, or has ended.
 fn is_closed(channel: &OwnedFd) -> bool {
-    let mut poll = libc::pollfd {
-        fd: channel.as_raw_fd(),
-        events: libc::POLLRDHUP,
-        revents: 0,
-    };
-    // SAFETY: the pointer is to one pollfd, a local.
-    unsafe { libc::poll(&mut poll, 1, 0) > 0 }
+    fastpath_os::is_ready(channel, libc::POLLRDHUP, Duration::ZERO)
 }
