@@ -1,7 +1,7 @@
 //! fastpath's page in a process, as far as it can be read.
 
 use super::facts::PageFacts;
-use super::root::Root;
+use super::root::{Root, rights_to_examine};
 use fastpath_evidence::{PageCopy, Residuals, age_of};
 use fastpath_image::{Image, Isa, Vdso};
 use fastpath_measure::clocks::Clock;
@@ -36,7 +36,7 @@ pub(super) fn look(root: &Root, process: &str, maps: &[Mapping]) -> Option<PageF
     let memory = root.open(&file);
     let facts = memory.and_then(|memory| Ok(read(&memory, mapping.start)?.unwrap_or_default()));
     Some(facts.unwrap_or_else(|error| {
-        root.miss("how fresh fastpath's page is", &file, &error, &crate::process::remedy());
+        root.miss("how fresh fastpath's page is", &file, &error, &rights_to_examine());
         PageFacts::default()
     }))
 }

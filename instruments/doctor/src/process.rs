@@ -1,7 +1,7 @@
 //! A process, as /proc shows it to this one.
 
 use super::facts::{Process, TimeNamespace, VdsoKind};
-use super::root::{Root, Unseen, permission};
+use super::root::{Root, Unseen, rights_to_examine};
 use super::{calls_in_files, page};
 use fastpath_image::Isa;
 use fastpath_measure::host::parse_timens_offsets;
@@ -23,11 +23,6 @@ const MOST_RELEASE: u64 = 64 << 10;
 const MOST_THREADS: usize = 4096;
 /// Time for a process. Its program and libraries are searched, of which a browser has 500 MiB.
 const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Returns what lets this user examine another user's process.
-pub(super) fn remedy() -> String {
-    permission("CAP_SYS_PTRACE", "run doctor as that process's user, or as root")
-}
 
 /// Examines another process in a worker: its files and its memory may be provided by the process itself, which may never
 /// answer.
@@ -159,14 +154,18 @@ fn look_at_program(root: &Root, directory: &str, process: &mut Process) {
             process.asks_for_vdso = program.asks_for_vdso;
         }
         // A process that has no name either is reported with its mappings.
-        Err(error) if opened.is_some() => root.miss("the process's program", &file, &error, &remedy()),
+        Err(error) if opened.is_some() => root.miss("the process's program", &file, &error, &rights_to_examine()),
         Err(_) => {}
     }
 }
 
 fn look_at_memory(root: &Root, directory: &str, pid: &str, process: &mut Process) {
     let file = format!("{directory}/maps");
-    let Some(text) = root.expect("the process's memory map, program and namespaces", &file, &remedy()) else {
+    let Some(text) = root.expect(
+        "the process's memory map, program and namespaces",
+        &file,
+        &rights_to_examine(),
+    ) else {
         return;
     };
     let maps = fastpath_os::maps::parse(&text);

@@ -138,6 +138,11 @@ pub(super) fn permission(capability: &str, otherwise: &str) -> String {
     }
 }
 
+/// Returns what lets this user examine another user's process.
+pub(super) fn rights_to_examine() -> String {
+    permission("CAP_SYS_PTRACE", "run doctor as that process's user, or as root")
+}
+
 /// Returns the error without its number: `Permission denied (os error 13)` says no more than `Permission denied`.
 pub(super) fn plain(error: &str) -> String {
     match error.split_once(" (os error ") {
