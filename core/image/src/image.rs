@@ -1,7 +1,6 @@
 //! The images that the build made.
 
 use crate::built;
-use crate::instance::plain_name;
 use fastpath_isa::Isa;
 
 /// Images consist of pages of this size, and are mapped at multiples of it, whatever the kernel's page size.
@@ -113,4 +112,11 @@ impl Image {
     pub fn system_calls(&self) -> &'static [u64] {
         self.system_calls
     }
+}
+
+/// Returns the name of a vDSO's function without its prefix.
+pub(crate) fn plain_name(name: &str) -> &str {
+    name.strip_prefix("__vdso_")
+        .or_else(|| name.strip_prefix("__kernel_"))
+        .unwrap_or(name)
 }

@@ -1,6 +1,6 @@
 //! The image prepared for one process.
 
-use crate::image::{Image, PAGE_SIZE};
+use crate::image::{Image, PAGE_SIZE, plain_name};
 use crate::kernel::KernelFunctions;
 use crate::symbols;
 use fastpath_isa::{CpuFeatures, Isa};
@@ -255,11 +255,4 @@ impl Image {
         }
         Ok(())
     }
-}
-
-/// Returns the name of a vDSO's function without its prefix.
-pub(crate) fn plain_name(name: &str) -> &str {
-    name.strip_prefix("__vdso_")
-        .or_else(|| name.strip_prefix("__kernel_"))
-        .unwrap_or(name)
 }

@@ -10,6 +10,7 @@
 
 pub mod bpf;
 pub mod foreign;
+mod identity;
 pub mod maps;
 #[cfg(test)]
 #[path = "../../../fuzz/mutations.rs"]

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::LazyLock;
 
-use crate::foreign::Identity;
+use crate::identity::Identity;
 
 /// One mapping.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
