@@ -1,6 +1,6 @@
 //! Paths and costs of clocks and functions, now and with fastpath.
 
-use super::host::why_missing;
+use super::missing::why_missing;
 use super::number::{cost, cost_cell, count};
 use super::{heading, scrolling};
 use crate::chart::{pairs, shape, spread};

@@ -1,7 +1,7 @@
 //! Doctor's findings and their evidence.
 
 use super::heading;
-use super::host::why_missing;
+use super::missing::why_missing;
 use crate::data::{Doctor, Host, Part};
 use crate::words::{breakable, ended, sentence, shown};
 use fastpath_doctor::{Finding, Line, Mark, Proof};

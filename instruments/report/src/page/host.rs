@@ -2,7 +2,7 @@
 
 use super::number::{cost, count};
 use super::{clocks, evidence, heading, trace};
-use crate::data::{Host, HostFacts, Part};
+use crate::data::{Host, HostFacts};
 use crate::words::{date, ended, sentence, shown};
 use fastpath_doctor::Remedy;
 use maud::{Markup, html};
@@ -83,19 +83,6 @@ pub(super) fn step(step: &Remedy, hosts: Option<Markup>) -> Markup {
             span.when { (step.when.words()) } " " (sentence(&ended(&step.does)))
             @if !step.cost.is_empty() { span.aside { " Cost: " (sentence(&step.cost)) "." } }
             @if let Some(hosts) = hosts { div.on { (hosts) } }
-        }
-    }
-}
-
-/// Renders the reason why a part is missing, or a general one if it is not known.
-pub(super) fn why_missing(host: &Host, part: Part) -> Markup {
-    let missing = host.missing.iter().find(|missing| missing.what == part);
-    html! {
-        p.missing {
-            @match missing {
-                Some(missing) => { "Not measured: " (sentence(&ended(&missing.why))) },
-                None => { "Not measured: the file contains only a probe. " code { "fastpath report --json" } " on the host measures everything." },
-            }
         }
     }
 }

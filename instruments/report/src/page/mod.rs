@@ -4,6 +4,7 @@ mod clocks;
 mod evidence;
 mod fleet;
 mod host;
+mod missing;
 mod number;
 mod trace;
 

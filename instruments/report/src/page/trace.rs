@@ -1,6 +1,6 @@
 //! The processes that make system calls to read clocks.
 
-use super::host::why_missing;
+use super::missing::why_missing;
 use super::number::{cost_cell, count, value};
 use super::{heading, scrolling};
 use crate::chart::spenders::{self, share_figure};

@@ -2,7 +2,7 @@
 
 use crate::audit::facts::{self, FileFacts, Runtime};
 use crate::audit::families;
-use crate::audit::report::{AuditFinding, AuditedProgram, CodePlace};
+use crate::audit::report::{AuditFinding, AuditedProgram, CodePlace, Judged};
 use crate::audit::rules::{AuditRule, Level};
 use fastpath_code::bytes::Bytes;
 use fastpath_code::calls::{self, CallKind, CodeSite, CounterRead};
@@ -13,17 +13,6 @@ use fastpath_code::rescue::{self, Analysis, Calls};
 const SHOWN_SITES: usize = 16;
 /// Size in bytes above which `--rescue` does not examine a file.
 const MOST_RESCUED: u64 = 512 << 20;
-
-/// One file and its findings.
-#[derive(Clone, Debug)]
-pub struct Judged {
-    pub program: AuditedProgram,
-    pub findings: Vec<AuditFinding>,
-    /// The reads of the counter that the findings are about, lowest address first.
-    pub counter_reads: Vec<CounterRead>,
-    /// The system calls for time and for the CPU's number, lowest address first.
-    pub calls: Vec<CodeSite>,
-}
 
 impl Judged {
     /// Returns about how much memory the result takes.

@@ -9,11 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::audit::archive::{self, Budget, Entries, EntryKind, Meter};
-use crate::audit::judge::{Judged, judge};
+use crate::audit::judge::judge;
 use crate::audit::manifests::{ImageOf, MOST_JSON, MOST_LAYERS, Manifests};
 use crate::audit::open::{open, read_small};
 use crate::audit::options::{AuditOptions, Limits, Progress};
 use crate::audit::report::Gathered;
+use crate::audit::report::Judged;
 use fastpath_code::bytes::OnDisk;
 
 /// Most bytes of all manifests.

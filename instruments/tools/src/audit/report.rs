@@ -9,6 +9,17 @@ use crate::audit::rules::{AuditRule, Level};
 use fastpath_code::calls::{CallKind, CodeSite, CounterRead, TimeCall};
 use fastpath_code::elf::Kind;
 
+/// One file and its findings.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    pub program: AuditedProgram,
+    pub findings: Vec<AuditFinding>,
+    /// The reads of the counter that the findings are about, lowest address first.
+    pub counter_reads: Vec<CounterRead>,
+    /// The system calls for time and for the CPU's number, lowest address first.
+    pub calls: Vec<CodeSite>,
+}
+
 /// What the code does at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -214,13 +225,7 @@ impl Gathered {
         bytes <= MOST_PATH_BYTES
     }
 
-    pub(crate) fn add(
-        &mut self,
-        path: &str,
-        layer: Option<&str>,
-        judged: crate::audit::judge::Judged,
-        with_programs: bool,
-    ) {
+    pub(crate) fn add(&mut self, path: &str, layer: Option<&str>, judged: Judged, with_programs: bool) {
         self.summary.programs += 1;
         for mut finding in judged.findings {
             match finding.level {

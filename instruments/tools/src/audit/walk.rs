@@ -11,9 +11,10 @@ use std::time::Instant;
 
 use walkdir::WalkDir;
 
-use crate::audit::judge::{Judged, judge};
+use crate::audit::judge::judge;
 use crate::audit::open::open;
 use crate::audit::options::{AuditOptions, Progress};
+use crate::audit::report::Judged;
 use crate::audit::report::{AuditFinding, AuditReport, Gathered, Unjudged};
 use crate::audit::{archive, layers};
 use fastpath_code::bytes::OnDisk;
