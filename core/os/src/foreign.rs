@@ -171,7 +171,9 @@ impl Reader {
             Source::Here(file) => return file.read_at(&mut to[..size as usize], offset),
         };
         let answer = worker.ask([offset, size], left)?;
-        let (error, bytes) = answer.split_first_chunk().unwrap_or((&[0xff; 4], &[]));
+        let Some((error, bytes)) = answer.split_first_chunk() else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
         match i32::from_ne_bytes(*error) {
             0 => Ok(copy(bytes, to)),
             error => Err(io::Error::from_raw_os_error(error)),

@@ -67,15 +67,14 @@ fn of_reads(facts: &Facts, add: &mut Add<'_>) {
     if Isa::HOST.is_x86() || !evidence.is_readable {
         add("reading it", mark, readable.to_owned(), "prctl PR_GET_TSC");
     }
-    if evidence.is_trapped {
-        let shows = "by the kernel, as slowly as a system call (an erratum of this CPU)".to_owned();
-        add("answered", Mark::Bad, shows, "measured");
-    }
     if let slow @ [_, ..] = facts.counter.slow_cpus() {
         let shows = format!(
             "by the kernel on {} of the CPUs, as slowly as a system call: {slow:?}",
             slow.len()
         );
+        add("answered", Mark::Bad, shows, "measured");
+    } else if evidence.is_trapped {
+        let shows = "by the kernel, as slowly as a system call (an erratum of this CPU)".to_owned();
         add("answered", Mark::Bad, shows, "measured");
     }
     if let Some(ns) = facts.counter.read_ns {

@@ -200,9 +200,10 @@ impl CounterFacts {
 
     /// Returns the CPUs on which reads cost more than on others.
     pub(crate) fn slow_cpus(&self) -> &[usize] {
-        match self.evidence.is_trapped {
-            true => &[],
-            false => &self.trapped_cpus,
+        let examined = self.evidence.warp.as_ref().map_or(0, |warp| warp.cpus.len());
+        match self.trapped_cpus.len() < examined {
+            true => &self.trapped_cpus,
+            false => &[],
         }
     }
 
