@@ -313,9 +313,12 @@ impl Program {
 
     fn plan(&self, config: &InjectionConfig, at: u64) -> Result<RegionPlan> {
         let is_vdso = self.image_is_vdso(config);
+        // A handler of Go's finds its goroutine where a signal came in the one page that has the vDSO's function, whose other
+        // code may use that register (runtime.inVDSOPage). So behind the image are system calls there, not the kernel's functions.
+        let is_go = self.code.program.0.is_go;
         let functions = match &self.vdso {
-            Some((base, bytes)) if is_vdso => redirection::functions_of(bytes, *base)?,
-            Some((base, bytes)) if config.serve => {
+            Some((base, bytes)) if is_vdso && !is_go => redirection::functions_of(bytes, *base)?,
+            Some((base, bytes)) if config.serve && !is_vdso => {
                 return redirection::region_for(bytes, *base, at, config.clocks, config.rescue);
             }
             _ => KernelFunctions::NONE,

@@ -92,6 +92,8 @@ pub struct Scan {
     pub lowest: u64,
     /// Whether it is a dynamic linker of glibc, by its own name. musl's has the name of its C library.
     pub is_linker: bool,
+    /// Whether it is a program that Go's linker made.
+    pub is_go: bool,
     /// Whether it is a program of glibc that reaches no rare site of that.
     pub reaches_no_rare: bool,
 }
@@ -150,7 +152,8 @@ fn scan_elf<'f, E: FileHeader<Endian = Endianness>, R: ReadRef<'f>>(
     let interpreter = headers.iter().find_map(|h| h.interpreter(endian, file).ok().flatten());
     let interpreter = interpreter.map(|path| String::from_utf8_lossy(path).into_owned());
     let mut sites = Vec::new();
-    if role == Role::Library || interpreter.is_none() || is_go(elf) {
+    let is_go = role == Role::Program && is_go(elf);
+    if role == Role::Library || interpreter.is_none() || is_go {
         let symbols = elf.symbols().chain(elf.dynamic_symbols());
         let functions = symbols.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0);
         let mut ends: Vec<u64> = functions
@@ -175,6 +178,7 @@ fn scan_elf<'f, E: FileHeader<Endian = Endianness>, R: ReadRef<'f>>(
         sites,
         lowest: lowest_of(elf).unwrap_or(0),
         is_linker: shared_name(elf).is_some_and(|name| name.starts_with(b"ld")),
+        is_go,
         reaches_no_rare: role == Role::Program && names_no_rare(elf),
         interpreter,
     }
