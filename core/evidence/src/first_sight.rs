@@ -24,14 +24,15 @@ pub(super) fn is_trapped() -> bool {
     Isa::HOST.facts().counter.trapped.is_some() && costs().is_of_trapped_reads()
 }
 
-/// Returns the CPUs on which the kernel or the firmware emulates reads, of those that this process may use: a hypervisor may
-/// set up its virtual CPUs differently.
-pub(super) fn trapped_cpus() -> Vec<usize> {
-    let traps = |cpu: &usize| cpus::run_on(*cpu).is_ok() && is_trapped();
-    let look = move || cpus::allowed().into_iter().filter(traps).collect();
+/// Returns the CPUs on which the kernel or the firmware answers reads of the counter, as slowly as a system call, of those that
+/// this process may use: a hypervisor may set up its virtual CPUs differently. The counter must be readable. Starts a thread,
+/// which runs on each CPU in turn; a busy one takes some milliseconds.
+pub fn trapped_cpus() -> Vec<usize> {
     if Isa::HOST.facts().counter.trapped.is_none() {
         return Vec::new();
     }
+    let traps = |cpu: &usize| cpus::run_on(*cpu).is_ok() && is_trapped();
+    let look = move || cpus::allowed().into_iter().filter(traps).collect();
     let looked = small_thread().spawn(look).map(JoinHandle::join);
     looked.map(Result::unwrap_or_default).unwrap_or_default()
 }

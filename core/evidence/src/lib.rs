@@ -28,6 +28,7 @@ use std::time::Duration;
 use crate::counter::Features;
 
 pub use drift::Drift;
+pub use first_sight::trapped_cpus;
 pub use kernels_clock::{CLOCKSOURCE, KernelsClock, SUSPENDS, kernel_file};
 pub use offsets::{Offsets, Unsolvable};
 pub use page_copy::{PageCopy, STALE, age_of};
@@ -96,12 +97,6 @@ impl Evidence {
         }
         evidence
     }
-}
-
-/// Returns the CPUs on which the kernel answers reads of the counter, as slowly as a system call, of those that this process may
-/// use. The counter must be readable. Starts a thread, which visits each CPU: a busy one takes some milliseconds.
-pub fn trapped_cpus() -> Vec<usize> {
-    first_sight::trapped_cpus()
 }
 
 /// Returns the counter's features if it may be read and its rate satisfies `trust`. Must be called before the counter

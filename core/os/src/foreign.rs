@@ -107,7 +107,7 @@ enum Source {
 
 impl Reader {
     /// Opens the file of a handle. At most `most` bytes are read, and until `timeout` is over. A file on a disk is read in
-    /// this process, as the kernel reads it for whoever executes it; every other by a worker.
+    /// this process: the kernel reads it in the same way when a program executes it. A worker reads every other file.
     pub fn open(handle: BorrowedFd<'_>, most: u64, timeout: Duration) -> io::Result<Reader> {
         if Identity::read(handle)?.is_on_disk() {
             return Reader::new(Source::Here(open(handle)?), most, timeout);

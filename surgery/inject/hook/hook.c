@@ -170,12 +170,23 @@ static struct fp_slot *claim(fp_u32 *freed) {
 	return 0;
 }
 
+/* execvp(3) tries to execute a program in each directory of PATH. For a file that does not exist, there is nothing to
+ * serve, and the attendant would need as long to find that out as for the exec of a program. */
+static int is_missing(fp_u64 dirfd, fp_u64 path) {
+	char byte;
+	const long result = fp_syscall4(FP_NR_readlinkat, (long)dirfd, (long)path, (long)&byte, sizeof byte);
+
+	return result == -FP_ENOENT || result == -FP_ENOTDIR;
+}
+
 static void ask(fp_u32 kind, fp_u64 dirfd, fp_u64 path, fp_u32 flags) {
 	struct fp_slot *slot;
 	fp_u32 freed;
 	int waited = 0;
 
 	if (fp_state.silent || fp_state.unattended)
+		return;
+	if (kind == FP_REQUEST_EXEC && !(flags & AT_EMPTY_PATH) && is_missing(dirfd, path))
 		return;
 	if (load(&fp_mailbox.late)) {
 		/* It clears this as soon as it runs. */
@@ -397,23 +408,6 @@ static int leave_namespace(struct fp_call *call) {
 	return 1;
 }
 
-/* Whoever searches PATH for a program tries to execute it in each directory. Where there is none, nothing is to be
- * served, and the attendant would take as long to find that out as the exec of a program. */
-static int is_missing(fp_u64 dirfd, fp_u64 path) {
-	char byte;
-	const long result = fp_syscall4(FP_NR_readlinkat, (long)dirfd, (long)path, (long)&byte, sizeof byte);
-
-	return result == -FP_ENOENT || result == -FP_ENOTDIR;
-}
-
-static void before_exec(fp_u64 dirfd, fp_u64 path, fp_u32 flags) {
-	await_before_exec();
-	if (fp_state.silent || fp_state.unattended)
-		return;
-	if (flags & AT_EMPTY_PATH || !is_missing(dirfd, path))
-		ask(FP_REQUEST_EXEC, dirfd, path, flags);
-}
-
 /* Called before a system call. Returns whether it was made here, with its result in the register for that. */
 HIDDEN int fp_hook_call(struct fp_call *call) {
 	const unsigned long *a = call->arg;
@@ -431,10 +425,12 @@ HIDDEN int fp_hook_call(struct fp_call *call) {
 	case FP_NR_adjtimex:
 		return set_clock(call);
 	case FP_NR_execve:
-		before_exec((fp_u64)AT_FDCWD, a[0], 0);
+		await_before_exec();
+		ask(FP_REQUEST_EXEC, (fp_u64)AT_FDCWD, a[0], 0);
 		break;
 	case FP_NR_execveat:
-		before_exec(a[0], a[1], (fp_u32)a[4]);
+		await_before_exec();
+		ask(FP_REQUEST_EXEC, a[0], a[1], (fp_u32)a[4]);
 		break;
 	case FP_NR_seccomp:
 		return seccomp(call);

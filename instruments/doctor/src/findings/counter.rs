@@ -75,19 +75,22 @@ pub(super) fn from_facts(facts: &Facts) -> Vec<Finding> {
 
 fn slow_on_some_cpus(facts: &Facts) -> Option<Finding> {
     let slow = facts.counter.slow_cpus();
+    if slow.is_empty() {
+        return None;
+    }
     let cpus = slow.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
     let says =
         format!("on CPU {cpus}, the kernel answers reads of the counter: there, no vDSO is faster than a system call");
-    let found = (!slow.is_empty()).then(|| finding("counter-slow-on-some-cpus", Severity::Slow, says));
-    let found = found.map(|found| found.proof("measured", "a read on each CPU, against a system call"))?;
+    let found = finding("counter-slow-on-some-cpus", Severity::Slow, says)
+        .proof("measured", "a read on each CPU, against a system call");
     let Some(process) = &facts.process else {
         return Some(found);
     };
     let threads = &process.cpus_of_threads;
     let there = threads.iter().filter(|cpu| slow.contains(cpu)).count();
+    let all = threads.len();
     Some(found.because(&format!(
-        "{there} of the {} threads of process {} ran there last",
-        threads.len(),
+        "{there} of the {all} threads of process {} ran there last",
         process.pid
     )))
 }
