@@ -23,9 +23,11 @@ fn a_program_with_a_stack_of_64_kb_is_served_and_keeps_its_limit() {
     comes_to(|| limited("-s 64", &served(&["sh", "-c", &script])), 0, "64\n1");
 }
 
-/// Calls of the helper's start of which one is let fail, and the distance between two of them.
+/// Calls of the helper's start of which one is let fail, and the distance between two of them; and its calls of ptrace(2),
+/// which are let fail one by one.
 const CALLS: std::ops::Range<u32> = 1..450;
 const EACH: usize = 9;
+const TRACING: std::ops::Range<u32> = 1..20;
 
 #[test]
 fn a_program_that_must_be_served_never_runs_unserved_whichever_call_of_its_helper_fails() {
@@ -34,10 +36,12 @@ fn a_program_that_must_be_served_never_runs_unserved_whichever_call_of_its_helpe
         return skip("a seccomp filter, as containers have, makes the helper try its calls in children first");
     }
     let failed = tempfile::NamedTempFile::new().expect("a file");
-    for call in CALLS.step_by(EACH) {
+    let any = CALLS.step_by(EACH).map(|call| (-1, call));
+    for (number, call) in any.chain(TRACING.map(|call| (libc::SYS_ptrace, call))) {
         let errno = [libc::ENOMEM, libc::EPERM][call as usize / EACH % 2];
         let mut run = Command::new(&failing);
-        run.args([&call.to_string(), &errno.to_string()]).arg(failed.path());
+        run.args([number.to_string(), call.to_string(), errno.to_string()])
+            .arg(failed.path());
         run.args([
             env!("CARGO_BIN_EXE_fastpath"),
             "run",
@@ -48,10 +52,10 @@ fn a_program_that_must_be_served_never_runs_unserved_whichever_call_of_its_helpe
         ]);
         run.args(LEAF.split(' '));
         let Outcome { out, .. } = finish(run);
-        assert_ne!(out, "0\n", "call {call} fails with {errno}");
+        assert_ne!(out, "0\n", "call {call} of {number} fails with {errno}");
     }
     let failures = failed.as_file().metadata().expect("its size").len();
-    assert!(failures > 20, "{failures}");
+    assert!(failures > 30, "{failures}");
 }
 
 /// Requires that a program was served, or was not started for a reason that `run` gave; one that need not be served, that

@@ -1,5 +1,6 @@
-// failing-call N ERRNO FILE FASTPATH ARGUMENTS...: runs fastpath, lets system call number N of its helper fail with
-// ERRNO, and adds a byte to FILE if there was one. Ends as fastpath ends.
+// failing-call CALL N ERRNO FILE FASTPATH ARGUMENTS...: runs fastpath, lets the Nth system call of its helper fail with
+// ERRNO, and adds a byte to FILE if there was one. If CALL is not negative, only calls of that number count. Ends as
+// fastpath ends.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,12 +29,12 @@ static void end_as(int status) {
 }
 
 int main(int count, char **arguments) {
-	long left = count > 4 ? atol(arguments[1]) : 0;
+	long counted = count > 5 ? atol(arguments[1]) : 0, left = count > 5 ? atol(arguments[2]) : 0;
 	int status, is_helper_known = 0, generations = 0;
 	pid_t failing = 0, first = fork();
 	if (!first) {
 		raise(SIGSTOP);
-		execv(arguments[4], arguments + 4);
+		execv(arguments[5], arguments + 5);
 		_exit(127);
 	}
 	waitpid(first, &status, WUNTRACED);
@@ -65,18 +66,19 @@ int main(int count, char **arguments) {
 		struct __ptrace_syscall_info info;
 		ptrace(PTRACE_GETREGS, pid, 0, &registers);
 		ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof info, &info);
-		if (info.op == PTRACE_SYSCALL_INFO_ENTRY && !never_fails(registers.orig_rax) && left > 0 &&
-		    --left == 0) {
+		int counts = info.op == PTRACE_SYSCALL_INFO_ENTRY && !never_fails(registers.orig_rax) &&
+			     (counted < 0 || registers.orig_rax == (unsigned long long)counted);
+		if (counts && left > 0 && --left == 0) {
 			failing = pid;
 			registers.orig_rax = -1;
 			ptrace(PTRACE_SETREGS, pid, 0, &registers);
-			int file = open(arguments[3], O_WRONLY | O_APPEND);
+			int file = open(arguments[4], O_WRONLY | O_APPEND);
 			if (write(file, "x", 1) != 1)
 				return 1;
 			close(file);
 		} else if (info.op == PTRACE_SYSCALL_INFO_EXIT && pid == failing) {
 			failing = 0;
-			registers.rax = -atol(arguments[2]);
+			registers.rax = -atol(arguments[3]);
 			ptrace(PTRACE_SETREGS, pid, 0, &registers);
 		}
 		ptrace(PTRACE_SYSCALL, pid, 0, 0);

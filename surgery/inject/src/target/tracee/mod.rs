@@ -150,8 +150,12 @@ impl Tracee {
         };
         let mut registers = None;
         if let Stop::Interrupt | Stop::Group | Stop::Signal(_) = stop {
-            // The thread may have been killed since its stop; its end is the next event.
-            registers = self.registers().ok();
+            registers = match self.registers() {
+                Ok(registers) => Some(registers),
+                // The thread has been killed since its stop; its end is the next event.
+                Err(Error::Gone) => None,
+                Err(e) => return Err(e),
+            };
             if let Some(registers) = &mut registers {
                 stop = running::undo_interruption(self, stop, registers)?;
             }
