@@ -15,9 +15,11 @@
 
 #define OPTIONS (PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE)
 
-// Calls that do not fail on a system call's entry, or by which the C library cannot fail.
+// Calls that do not fail on a system call's entry, or by which the C library cannot fail; close closes whatever it
+// returns.
 static int never_fails(unsigned long long nr) {
-	return nr == SYS_exit || nr == SYS_exit_group || nr == SYS_futex || nr == SYS_rt_sigreturn || nr == SYS_munmap;
+	return nr == SYS_close || nr == SYS_exit || nr == SYS_exit_group || nr == SYS_futex || nr == SYS_rt_sigreturn ||
+	       nr == SYS_munmap;
 }
 
 static void end_as(int status) {
