@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::LazyLock;
 
 use crate::{parent, scheduling, title};
@@ -257,9 +258,10 @@ fn reset_signals() {
 }
 
 /// Replaces standard error by /dev/null: a pipe of the user's must close when the program ends, not when the helper
-/// does.
+/// does. Where there is none, by a descriptor that refuses every write (EBADF).
 pub fn let_go_of_standard_error() {
-    if let Ok(null) = File::options().write(true).open("/dev/null") {
+    let null = File::options().write(true).open("/dev/null");
+    if let Ok(null) = null.or_else(|_| File::options().read(true).custom_flags(libc::O_PATH).open("/")) {
         // SAFETY: replaces descriptor 2, which no object of this process owns, by one that is open.
         unsafe { libc::dup3(null.as_raw_fd(), 2, libc::O_CLOEXEC) };
     }

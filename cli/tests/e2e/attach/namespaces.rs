@@ -52,6 +52,21 @@ fn a_process_in_a_pid_namespace() {
 }
 
 #[test]
+fn an_attach_without_dev_null_holds_no_pipe_open() {
+    let sleep = super::sleeper();
+    let attaches = format!(
+        "mount -t tmpfs none /dev && {} attach --clocks all {} 2>&1 | cat",
+        env!("CARGO_BIN_EXE_fastpath"),
+        sleep.pid().0
+    );
+    let shell = needed!(unshared(&["--mount"], &["sh", "-c", &attaches]));
+    wait_until("the end of the pipe", || shell.pid().has_stopped_or_ended());
+    let out = shell.finish().expect_success().out;
+    assert!(out.contains(": attached"), "{out}");
+    detach(sleep.pid()).expect_success();
+}
+
+#[test]
 fn a_process_in_a_user_and_a_mount_namespace() {
     let running = needed!(unshared(&["--user", "--map-root-user", "--mount"], &["sleep", "1000"]));
     is_attached_and_detached(inside(&running, "sleep"));
