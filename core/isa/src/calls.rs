@@ -19,6 +19,11 @@ macro_rules! system_calls {
                 ];
                 all.into_iter().filter_map(|(name, number)| Some((name, number?)))
             }
+
+            /// Returns the number of a call; `None` if the ISA does not have it.
+            pub fn named(&self, name: &str) -> Option<u32> {
+                self.list().find(|(this, _)| *this == name).map(|(_, number)| number)
+            }
         }
     };
 }

@@ -16,8 +16,23 @@ unsigned int epoch_of(int clock) { return clocks_set & 1U << clock ? atomic_load
 
 int is_settled(unsigned int epoch) { return epoch % PHASES == SETTLED; }
 
+/* Each phase between two steps of a clock has its own slot for the latest time, which is reused after so many
+ * phases: a delayed thread does not carry a time from before a step to later phases. */
+enum { SLOTS = 64 };
+
+static _Alignas(128) _Atomic long long latest_ns[CLOCKS][SLOTS];
+
+_Atomic long long *latest_in(unsigned int epoch, int clock) { return &latest_ns[clock][epoch / PHASES % SLOTS]; }
+
 void begin_setting(void) {
-	forget_order(atomic_load(&phase) / PHASES + 1);
+	/* Makes the slot of a distant epoch usable again. */
+	unsigned int distant = atomic_load(&phase) / PHASES + 1 + SLOTS / 2;
+
+	for (int c = 0; c < CLOCKS; c++) {
+		if (clocks_set & 1U << c) {
+			atomic_store(&latest_ns[c][distant % SLOTS], 0);
+		}
+	}
 	atomic_fetch_add(&phase, 1);
 }
 

@@ -45,20 +45,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-const int clock_ids[CLOCKS] = {ID_MONOTONIC, ID_MONOTONIC_RAW, ID_BOOTTIME, ID_REALTIME, ID_TAI};
-int judges_kernel;
-atomic_int stop;
-
-long long read_kernel_ns(int clock) { return read_syscall_ns(clock_ids[clock]); }
-
-long long read_ours_ns(int clock) { return judges_kernel ? read_kernel_ns(clock) : read_libc_ns(clock_ids[clock]); }
-
-void fail(const char *what) {
-	fputs("witness: ", stderr);
-	perror(what);
-	exit(2);
-}
-
 struct watcher {
 	void *(*watch)(void *tallies);
 	pthread_t thread;

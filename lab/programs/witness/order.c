@@ -3,25 +3,11 @@
 #include "findings.h"
 #include "witness.h"
 
-/* Each phase between two steps of a clock has its own slot for the latest time, which is reused after so many
- * phases: a delayed thread does not carry a time from before a step to later phases. */
-enum { SLOTS = 64 };
-
-static _Alignas(128) _Atomic long long latest_ns[CLOCKS][SLOTS];
-
-void forget_order(unsigned int epoch) {
-	for (int c = 0; c < CLOCKS; c++) {
-		if (clocks_set & 1U << c) {
-			atomic_store(&latest_ns[c][(epoch + SLOTS / 2) % SLOTS], 0);
-		}
-	}
-}
-
 void *watch_order(void *tallies) {
 	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
 		for (int c = 0; c < CLOCKS; c++) {
 			unsigned int epoch = epoch_of(c);
-			_Atomic long long *latest = &latest_ns[c][epoch / PHASES % SLOTS];
+			_Atomic long long *latest = latest_in(epoch, c);
 			long long seen_ns = atomic_load_explicit(latest, memory_order_acquire);
 			long long now_ns = read_ours_ns(c);
 

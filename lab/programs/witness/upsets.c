@@ -252,15 +252,6 @@ static unsigned int turn_leap(unsigned int turn, struct tallies *tallies) {
 	return 100;
 }
 
-void write_word(const char *path, const char *word) {
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-
-	if (fd < 0 || write(fd, word, strlen(word)) < 0) {
-		fail(path);
-	}
-	close(fd);
-}
-
 /* Suspends or hibernates. */
 static unsigned int sleep_by(const char *state, struct tallies *tallies) {
 	begin_setting();

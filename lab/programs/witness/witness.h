@@ -7,6 +7,8 @@
 
 #include <stdatomic.h>
 
+/* --- common.c */
+
 extern const int clock_ids[CLOCKS];
 /* Whether the system calls are under test instead of libc's functions. */
 extern int judges_kernel;
@@ -19,6 +21,8 @@ extern atomic_int stop;
 
 /* Prints the reason, and exits 2. */
 _Noreturn void fail(const char *what);
+/* Writes to a file of /sys or /proc. */
+void write_word(const char *path, const char *word);
 
 /* --- epoch.c: the times at which clocks are set. */
 
@@ -31,6 +35,8 @@ extern atomic_uint phase;
 /* Returns the present phase of a clock. Reads between which the clock was set cannot be compared. */
 unsigned int epoch_of(int clock);
 int is_settled(unsigned int epoch);
+/* Returns where the latest time is that any thread has read of a clock between two steps; 0: none yet. */
+_Atomic long long *latest_in(unsigned int epoch, int clock);
 void begin_setting(void);
 void end_setting(void);
 /* Instead of end_setting(): the kernel will soon set the clock itself. */
@@ -52,8 +58,6 @@ void *watch_order(void *tallies);
 void *watch_truth(void *tallies);
 void *watch_timers(void *tallies);
 void *watch_stamps(void *tallies);
-/* Makes the slot of a distant epoch usable again. */
-void forget_order(unsigned int epoch);
 
 /* --- upsets.c: changes to the clock. */
 
@@ -69,8 +73,6 @@ struct upset {
 extern unsigned int leaps;
 /* The error in microseconds that is stated after each change, as by a daemon that synchronizes the clock; 0: none. */
 extern long stated_us;
-/* Writes to a file of /sys or /proc. */
-void write_word(const char *path, const char *word);
 /* Returns NULL if there is none of this name. */
 const struct upset *find_upset(const char *name);
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
-use crate::calls::x86::writes;
+use crate::calls::x86_registers::writes;
 
 /// Instructions that are decoded: many times those of a vDSO.
 const MOST_INSTRUCTIONS: usize = 1 << 16;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
-use crate::calls::x86::writes;
+use crate::calls::x86_registers::writes;
 
 /// Returns the number of bytes between the stack pointer at the beginning of `code` and the return address of its
 /// function: what is popped on the way to a `ret`. `None` if `code` has no such way on which that is certain.

@@ -6,6 +6,7 @@ mod aarch64;
 mod arm;
 mod thumb;
 pub(crate) mod x86;
+pub(crate) mod x86_registers;
 
 use fastpath_image::Isa;
 use memchr::memmem;

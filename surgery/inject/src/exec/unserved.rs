@@ -5,8 +5,7 @@ use std::mem::offset_of;
 use fastpath_os::Mapping;
 
 use crate::exec::lease::MAILBOX_MAPPED_NAME;
-use crate::exec::mailbox::Mailbox;
-use crate::plan::mailbox_layout::UNSERVED_REASONS;
+use crate::plan::mailbox_layout::{Mailbox, UNSERVED_REASONS};
 use crate::target::memory::Memory;
 
 /// Why a request was not served: `enum fp_unserved`.

@@ -3,6 +3,7 @@
 mod arm;
 mod registers;
 pub mod running;
+mod shape;
 pub mod sites;
 
 pub use registers::{Registers, WAITS_ON_FUTEX};

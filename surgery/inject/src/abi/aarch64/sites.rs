@@ -9,7 +9,8 @@
 
 use fastpath_code::rescue::thunk::{Change, Thunk};
 
-use super::arm::sites::{self as arm, ArmShape};
+use super::arm::sites as arm;
+pub use super::shape::Shape;
 use super::{INSTRUCTION, SVC};
 use crate::target::sites::{Doors, MOST_CALLS, OUT_OF_REACH, Site, WATCHED};
 
@@ -30,43 +31,8 @@ pub const THUNK_BYTES: usize = 64;
 /// Reach of a jump, less the size of a thunk and the site.
 const REACH: u64 = (128 << 20) - 4096;
 
-/// Shape of a site: an `svc`, and where its number comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
-    /// The number is a constant.
-    Constant(u32),
-    /// The number is an argument: glibc's `syscall()`.
-    Glibc,
-    /// The same in musl.
-    Musl,
-    /// The shape of Go's assembly.
-    Go,
-    /// One in code for 32-bit Arm.
-    Arm(ArmShape),
-}
-
 /// Finds the sites in code of 32-bit programs.
 pub const FIND_IN_32_BITS: Option<crate::target::sites::Find> = Some(arm::find);
-
-impl Shape {
-    /// Returns whether the site makes this call only.
-    pub fn is_for(&self, nr: u32) -> bool {
-        match self {
-            Shape::Constant(constant) => *constant == nr,
-            _ => false,
-        }
-    }
-
-    /// Returns whether it is one of Go's.
-    pub fn is_go(&self) -> bool {
-        *self == Shape::Go
-    }
-
-    /// Returns whether it cannot be redirected, wherever it is loaded.
-    pub fn is_fixed(&self) -> bool {
-        false
-    }
-}
 
 /// Finds the sites in `code`, whose address in the file is `address`.
 pub fn find(code: &[u8], address: u64, _ends: &[u64], sites: &mut Vec<Site>) {

@@ -1,6 +1,7 @@
 //! Programs for x86-64, and how an x86-64 kernel shows its programs.
 
 mod i386;
+mod instructions;
 mod registers;
 pub mod running;
 pub mod sites;

@@ -191,7 +191,7 @@ pub const BEFORE_BYTES: u64 = 8;
 
 /// Returns whether the bytes before an address in a thunk are the thunk's call of the hook (`sites::call_door`).
 pub fn is_behind_door(before: u64) -> bool {
-    before.to_le_bytes().ends_with(&super::sites::CALL_R11)
+    before.to_le_bytes().ends_with(&super::instructions::CALL_R11)
 }
 
 /// Returns the target of the direct call (`call rel32`) that returns to `at`, if the bytes before that are one.
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(called.near_branch_target(), 0x6fe0);
         assert_eq!(called_by(u64::from_le_bytes(code), 0x7000), Some(0x6fe0));
         assert_eq!(called_by(u64::from_le_bytes([0x90; 8]), 0x7000), None);
-        let door = super::super::sites::call_door(0x1234_5678);
+        let door = super::super::instructions::call_door(0x1234_5678);
         assert!(is_behind_door(u64::from_le_bytes(*door.last_chunk().unwrap())));
         assert!(!is_behind_door(u64::from_le_bytes(code)));
     }

@@ -21,7 +21,7 @@ use fastpath_code::rescue::window::{Jump, Relay, WindowKind};
 use fastpath_image::Isa;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Mnemonic};
 
-use super::sites::{JUMP_BYTES, SYSCALL, call_door_over_red_zone, jump_to};
+use super::instructions::{JUMP_BYTES, SYSCALL, call_door_over_red_zone, jump_to};
 use crate::target::sites::{Doors, WATCHED};
 
 /// Bytes of `syscall` and `cmp`.

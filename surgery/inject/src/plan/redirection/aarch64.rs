@@ -5,7 +5,6 @@
 //!
 //! Encodings: Arm Architecture Reference Manual, chapter C4.1.
 
-use super::stub::number_of;
 use super::{Displaced, EntryPoint};
 
 const WORD: usize = 4;
@@ -72,7 +71,11 @@ pub fn stub(entry: &EntryPoint<'_>, function: &str, target: u64, at: u64) -> Res
     if moved.len() <= 3 {
         words.extend(moved);
     } else {
-        let number = number_of(fastpath_image::Isa::Aarch64, function).ok_or("it has no system call")?;
+        let number = fastpath_image::Isa::Aarch64
+            .facts()
+            .calls
+            .named(function)
+            .ok_or("it has no system call")?;
         words.extend(authenticate);
         // mov x8, #number; svc #0; ret
         words.extend([0xd280_0008 | number << 5, 0xd400_0001, 0xd65f_03c0]);

@@ -87,14 +87,3 @@ impl Redirection {
         Ok(at)
     }
 }
-
-/// Returns the number of the system call of a function.
-pub(super) fn number_of(isa: Isa, function: &str) -> Option<u32> {
-    let calls = &isa.facts().calls;
-    match function {
-        "clock_gettime" => Some(calls.clock_gettime),
-        "clock_gettime64" => calls.clock_gettime64,
-        "gettimeofday" => Some(calls.gettimeofday),
-        _ => None,
-    }
-}

@@ -5,7 +5,6 @@
 use fastpath_code::rescue::{self, copied, is_branch};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 
-use super::stub::number_of;
 use super::{Displaced, EntryPoint, Offsets};
 
 /// Size of `jmp rel32`.
@@ -100,7 +99,11 @@ pub fn stub_of_32_bits(entry: &EntryPoint<'_>, function: &str, target: u64, at: 
         code.extend(displaced.thunk);
         return Ok(code);
     }
-    let number = number_of(fastpath_image::Isa::I386, function).ok_or("it has no system call")?;
+    let number = fastpath_image::Isa::I386
+        .facts()
+        .calls
+        .named(function)
+        .ok_or("it has no system call")?;
     // push %ebx; mov $number, %eax; mov 8(%esp), %ebx; mov 12(%esp), %ecx; int $0x80; pop %ebx; ret
     code.extend([0x53, 0xb8]);
     code.extend(number.to_le_bytes());

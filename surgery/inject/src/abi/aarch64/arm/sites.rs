@@ -18,18 +18,7 @@ use fastpath_image::Isa;
 
 use crate::target::sites::{Doors, MOST_CALLS, OUT_OF_REACH, Site, watched};
 
-use super::super::sites::Shape;
-
-/// What a jump replaces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ArmShape {
-    /// The `svc` of A32 code.
-    A32,
-    /// Four bytes of T32 code, before the `svc`.
-    Before([u16; 2]),
-    /// An instruction of two bytes of T32 code, and the `svc` after it.
-    WithSvc(u16),
-}
+use super::super::shape::{ArmShape, Shape};
 
 /// `svc #0`
 const SVC: u32 = 0xef00_0000;
