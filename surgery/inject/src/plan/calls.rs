@@ -58,7 +58,7 @@ pub struct Calls {
     pub moved: Vec<Moved>,
     /// Sites for the hook that are left alone, each with the reason.
     pub left_alone: Vec<String>,
-    /// The first of them whose bytes are not those of its file.
+    /// The first of them whose bytes are not those of its file, or cannot be read.
     pub changed_by_others: Option<String>,
     /// Mappings of the process, and what it will map: the lowest first.
     taken: Vec<Mapping>,
@@ -156,14 +156,15 @@ impl Calls {
                 continue;
             }
             let expected = expected(&site.shape);
-            let is_there = |(offset, bytes): &(i64, Vec<u8>)| {
-                matches!(code.has(place.wrapping_add_signed(*offset), bytes), Ok(true))
+            let differs = |(offset, bytes): &(i64, Vec<u8>)| match code.has(place.wrapping_add_signed(*offset), bytes) {
+                Ok(true) => None,
+                Ok(false) => Some(
+                    "its code is not that of its file (a probe or a breakpoint of another tool is there)".to_owned(),
+                ),
+                Err(e) => Some(format!("its code cannot be read: {e}")),
             };
-            if !expected.iter().all(is_there) {
-                self.leave_alone(
-                    place,
-                    "its code is not that of its file (a probe or a breakpoint of another tool is there)",
-                );
+            if let Some(why) = expected.iter().find_map(differs) {
+                self.leave_alone(place, &why);
                 if self.changed_by_others.is_none() {
                     self.changed_by_others = self.left_alone.last().cloned();
                 }
