@@ -76,7 +76,7 @@ fn isas(arch: &str) -> Result<&'static [Isa], String> {
                 flags: &["-m32", "-march=i686", "-fcf-protection=none", "-mgeneral-regs-only"],
             },
         ]),
-        // x18 is reserved for the platform. No jump tables: they would be data.
+        // x18 is reserved for the platform; x28 is Go's goroutine (core/isa/src/aarch64.rs). No jump tables: they would be data.
         "aarch64" => Ok(&[
             Isa {
                 name: "aarch64",
@@ -84,6 +84,7 @@ fn isas(arch: &str) -> Result<&'static [Isa], String> {
                 flags: &[
                     "-mgeneral-regs-only",
                     "-ffixed-x18",
+                    "-ffixed-x28",
                     "-fno-jump-tables",
                     "-mno-outline-atomics",
                 ],

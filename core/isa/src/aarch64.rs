@@ -33,11 +33,13 @@ pub(crate) static FACTS: IsaFacts = IsaFacts {
     clang_target: "aarch64-linux-gnu",
     machine_flags: &[],
     // Landing pads at every function, for processes that enforce them. x18 is reserved for the platform, which may be
-    // any. Compilers would call a library's atomics.
+    // any. x28 is Go's goroutine: its signal handlers take it as it is wherever no function of the kernel's vDSO was
+    // interrupted (runtime.sigFetchG). Compilers would call a library's atomics.
     image_flags: &[
         "-mgeneral-regs-only",
         "-mbranch-protection=bti",
         "-ffixed-x18",
+        "-ffixed-x28",
         "-mno-outline-atomics",
     ],
     // Kernels are built for pages of 4, 16 or 64 KiB (arch/arm64/Kconfig).
