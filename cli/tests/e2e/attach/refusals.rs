@@ -143,13 +143,7 @@ fn a_process_without_a_vdso() {
 
 #[test]
 fn a_process_that_may_not_read_the_counter() {
-    let path = needed!(helper_program("counter-forbidden", "cc", &[]));
-    let running = start({
-        let mut command = Command::new(path);
-        command.arg("wait");
-        command
-    });
-    wait_until("its word", || running.out_so_far().contains("waiting"));
+    let running = needed!(hazard("counter-forbidden", &["wait"], "waiting"));
     is_refused_and_untouched(running.pid(), 13, "PR_SET_TSC");
 }
 

@@ -62,14 +62,19 @@ static void tax(void) {
 #define SYS_mmap SYS_mmap2
 #define SYS_arch_prctl 0xf0005 /* set_tls */
 #endif
+#ifdef __aarch64__
+#define SYS_access SYS_faccessat
+#define SYS_arch_prctl SYS_set_tid_address
+#define SYS_readlink SYS_readlinkat
+#endif
 
 /* The calls for starting a program, and for its end. */
 static const unsigned int needed[] = {
-    SYS_read,       SYS_write,           SYS_close,           SYS_fstat,      SYS_newfstatat,   SYS_openat,
-    SYS_mmap,       SYS_mprotect,        SYS_munmap,          SYS_brk,        SYS_pread64,      SYS_access,
-    SYS_arch_prctl, SYS_set_tid_address, SYS_prlimit64,       SYS_getrandom,  SYS_exit_group,   SYS_execve,
-    SYS_readlink,   SYS_rt_sigprocmask,  SYS_set_robust_list, SYS_lseek,      SYS_rt_sigaction, SYS_getuid,
-    SYS_getgid,     SYS_geteuid,         SYS_getegid,         334 /* rseq */, SYS_readlinkat,
+    SYS_read,       SYS_write,           SYS_close,           SYS_fstat,     SYS_newfstatat,   SYS_openat,
+    SYS_mmap,       SYS_mprotect,        SYS_munmap,          SYS_brk,       SYS_pread64,      SYS_access,
+    SYS_arch_prctl, SYS_set_tid_address, SYS_prlimit64,       SYS_getrandom, SYS_exit_group,   SYS_execve,
+    SYS_readlink,   SYS_rt_sigprocmask,  SYS_set_robust_list, SYS_lseek,     SYS_rt_sigaction, SYS_getuid,
+    SYS_getgid,     SYS_geteuid,         SYS_getegid,         SYS_rseq,      SYS_readlinkat,
 };
 
 static void be_strict(void) {

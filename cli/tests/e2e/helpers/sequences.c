@@ -30,6 +30,26 @@ static int add(struct rseq *area) {
 	    "3: .long 0, 0\n"
 	    ".quad 1f, 2f - 1f, 4f\n"
 	    ".popsection\n"
+#ifdef __aarch64__
+	    "adrp x16, 3b\n"
+	    "add x16, x16, :lo12:3b\n"
+	    "str x16, %[sequence]\n"
+	    "1:\n"
+	    "ldr x16, %[number]\n"
+	    "mov w17, %w[spins]\n"
+	    "5: subs w17, w17, #1\n"
+	    "b.ne 5b\n"
+	    "add x16, x16, #1\n"
+	    "str x16, %[number]\n"
+	    "2:\n"
+	    ".pushsection __rseq_failure, \"ax\"\n"
+	    ".long %c[signature]\n"
+	    "4: b %l[interrupted]\n"
+	    ".popsection\n"
+	    :
+	    : [sequence] "m"(area->rseq_cs), [number] "m"(number), [spins] "r"(SPINS), [signature] "i"(SIGNATURE)
+	    : "x16", "x17", "cc", "memory"
+#else
 	    "lea 3b(%%rip), %%rax\n"
 	    "mov %%rax, %[sequence]\n"
 	    "1:\n"
@@ -47,6 +67,7 @@ static int add(struct rseq *area) {
 	    :
 	    : [sequence] "m"(area->rseq_cs), [number] "m"(number), [spins] "i"(SPINS), [signature] "i"(SIGNATURE)
 	    : "rax", "rcx", "cc", "memory"
+#endif
 	    : interrupted);
 	return 1;
 interrupted:
