@@ -204,7 +204,7 @@ pub fn go_on(tracee: &Tracee, from: Stop, is_held: bool) {
 fn seize(pid: i32, tid: i32, stop_time: &StopTime) -> Answer<Tracee> {
     // Recorded before: the thread may end while PTRACE_SEIZE waits.
     stop_time.traces(tid);
-    let seized = Tracee::seize(pid, tid, Options::empty()).map_err(|e| match e {
+    let refused = |e| match e {
         Error::System {
             errno: Errno::EPERM, ..
         } => match checks::tracer_of(pid) {
@@ -214,6 +214,12 @@ fn seize(pid: i32, tid: i32, stop_time: &StopTime) -> Answer<Tracee> {
             },
         },
         e => e.into(),
+    };
+    let attempt = || Tracee::seize(pid, tid, Options::empty()).map_err(refused);
+    let seized = attempt().or_else(|refusal| match refusal {
+        // Its tracer may have let go of it just before it was looked for.
+        Refusal::NotPermitted { .. } => attempt(),
+        refusal => Err(refusal),
     })?;
     if std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists() {
         return Ok(seized);

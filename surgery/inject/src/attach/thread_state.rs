@@ -18,16 +18,18 @@ pub fn prepare(tracee: &mut Tracee, program: &mut Registers, is_last_choice: boo
     if program.is_32_bit() {
         return Err(Error::Unsupported("it runs 32-bit code".into()).into());
     }
-    refuse_dispatcher(tracee)?;
-    if !is_last_choice && ThreadStatus::read(&tracee.pid().to_string())?.is_strict {
-        return Ok(false);
-    }
-    if !abort_restartable_sequence(tracee, program)? && !is_last_choice {
-        return Ok(false);
-    }
-    // Before the filters are suspended: they apply to the program's own call.
-    if !running::show_call(tracee, program, next_stop)? {
-        return prepare(tracee, program, is_last_choice);
+    loop {
+        refuse_dispatcher(tracee)?;
+        if !is_last_choice && ThreadStatus::read(&tracee.pid().to_string())?.is_strict {
+            return Ok(false);
+        }
+        if !abort_restartable_sequence(tracee, program)? && !is_last_choice {
+            return Ok(false);
+        }
+        // Before the filters are suspended: they apply to the program's own call.
+        if running::show_call(tracee, program, next_stop)? {
+            break;
+        }
     }
     suspend_filters(tracee)?;
     Ok(true)

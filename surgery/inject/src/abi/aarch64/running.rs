@@ -80,16 +80,19 @@ fn enter_again<E: From<Error>>(
     let may_restart = may_restart(tracee, Isa::Aarch64);
     tracee.resume(Until::Syscall, 0)?;
     let mut stop = wait(tracee)?;
-    tracee.interrupt()?;
     if stop != Stop::Syscall {
         ended.map_or(Ok(()), |ended| tracee.set_registers(ended))?;
+        // A thread that job control has stopped has a second stop, for the request that came after the first. No request is
+        // left behind: the thread would never come to its call.
         while !matches!(stop, Stop::Interrupt | Stop::Group) {
+            tracee.interrupt()?;
             tracee.resume(Until::Event, stop.signal())?;
             stop = wait(tracee)?;
         }
         *program = tracee.registers()?;
         return Ok(Some(stop));
     }
+    tracee.interrupt()?;
     let mut entered = tracee.registers()?;
     let first = entered.general.regs[0];
     if !may_restart && i64::from(entered.system_call) == libc::SYS_restart_syscall {
