@@ -278,15 +278,18 @@ fn gos_profiler_finds_the_callers_of_reads() {
     let program = go_program(go, "profiled");
     let directory = tempfile::tempdir().expect("a directory");
     let profile = directory.path().join("profile").display().to_string();
-    finish(served(&[&program, &profile])).expect_success();
     // Go builds this tool when a user runs it for the first time, which takes a minute on a busy machine.
     let _ = Command::new(go).args(["tool", "-n", "pprof"]).output();
-    let mut pprof = Command::new(go);
-    pprof.args(["tool", "pprof", "-top", "-cum", &profile]);
-    let out = finish(pprof).expect_success().out;
-    let line = out.lines().find(|line| line.ends_with("main.readClocks"));
-    let share = line.and_then(|line| line.split_whitespace().nth(4)?.strip_suffix('%')?.parse::<f64>().ok());
-    assert!(share.is_some_and(|percent| percent > 90.0), "{out}");
+    // It does not find those of the reads that the kernel answers, while the publisher gets no CPU.
+    wait_until("the callers of nearly all reads", || {
+        finish(served(&[&program, &profile])).expect_success();
+        let mut pprof = Command::new(go);
+        pprof.args(["tool", "pprof", "-top", "-cum", &profile]);
+        let out = finish(pprof).expect_success().out;
+        let line = out.lines().find(|line| line.ends_with("main.readClocks"));
+        let share = line.and_then(|line| line.split_whitespace().nth(4)?.strip_suffix('%')?.parse::<f64>().ok());
+        share.is_some_and(|percent| percent > 90.0)
+    });
 }
 
 /// By elfutils, from outside.
