@@ -259,7 +259,7 @@ fn reset_signals() {
 
 /// Replaces standard error by /dev/null: a pipe of the user's must close when the program ends, not when the helper
 /// does. Where there is none, by a descriptor that refuses every write (EBADF).
-pub fn let_go_of_standard_error() {
+pub fn release_standard_error() {
     let null = File::options().write(true).open("/dev/null");
     if let Ok(null) = null.or_else(|_| File::options().read(true).custom_flags(libc::O_PATH).open("/")) {
         // SAFETY: replaces descriptor 2, which no object of this process owns, by one that is open.

@@ -300,7 +300,7 @@ impl Helper {
             }
             return Ok(());
         }
-        process::let_go_of_standard_error();
+        process::release_standard_error();
         process::trim_heap();
         let mut log = Log::new(target);
         let is_needed = || {

@@ -54,7 +54,7 @@ pub(crate) fn start(
         let has_room = process::require_room();
         // What is attached may be scheduled differently.
         let _ = process::settle(surroundings);
-        process::let_go_of_standard_error();
+        process::release_standard_error();
         // The helper would wait for the end of its own copy of the parent's end.
         // SAFETY: this process never returns to code that uses `ours`.
         unsafe { libc::close(ours.as_raw_fd()) };

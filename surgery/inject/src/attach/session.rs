@@ -217,7 +217,7 @@ fn seize(pid: i32, tid: i32, stop_time: &StopTime) -> Answer<Tracee> {
     };
     let attempt = || Tracee::seize(pid, tid, Options::empty()).map_err(refused);
     let seized = attempt().or_else(|refusal| match refusal {
-        // Its tracer may have let go of it just before it was looked for.
+        // Its tracer may have detached just before it was looked for.
         Refusal::NotPermitted { .. } => attempt(),
         refusal => Err(refusal),
     })?;

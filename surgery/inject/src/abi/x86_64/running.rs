@@ -189,7 +189,7 @@ pub fn signal_frames(words: &[u64]) -> impl Iterator<Item = SignalFrame> + '_ {
 /// Number of bytes before an address that show whether a call returns there.
 pub const BEFORE_BYTES: u64 = 8;
 
-/// Returns whether the bytes before an address in a thunk are the thunk's call of the hook (`sites::call_door`).
+/// Returns whether the bytes before an address in a thunk are the thunk's call of the hook (`instructions::call_door`).
 pub fn is_behind_door(before: u64) -> bool {
     before.to_le_bytes().ends_with(&super::instructions::CALL_R11)
 }

@@ -104,6 +104,7 @@ pub fn stub_of_32_bits(entry: &EntryPoint<'_>, function: &str, target: u64, at: 
         .calls
         .named(function)
         .ok_or("it has no system call")?;
+    // Each function that is redirected has two arguments.
     // push %ebx; mov $number, %eax; mov 8(%esp), %ebx; mov 12(%esp), %ecx; int $0x80; pop %ebx; ret
     code.extend([0x53, 0xb8]);
     code.extend(number.to_le_bytes());
